@@ -1,3 +1,3 @@
-"""The diagnosis of `ullage doctor`: what is wrong with this machine's settings for PyTorch and GPU memory, and how to
-fix it.
+"""The command `ullage doctor`: which settings of this machine are wrong for PyTorch and GPU memory, and how to fix
+them.
 """

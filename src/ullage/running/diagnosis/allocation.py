@@ -26,8 +26,8 @@ from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
 _LEAST_SIMILARITY: Final = 0.93
-"""The smallest similarity (`difflib`) to the name of a real variable with which a variable's name counts as misspelt:
-one or two letters are wrong.
+"""A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
+letters are wrong.
 """
 _CHANGED_BY_PROGRAM: Final = (
     "A program that calls torch._C._accelerator_setAllocatorSettings also changes the allocator settings."
@@ -55,9 +55,10 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def text_in_force(facts: MachineFacts) -> str:
-    """Return the allocator settings in force: the text that the allocator has read.
+    """Return the text of the allocator settings that are in force.
 
-    If the allocator has not read its settings yet, return the text that it would read.
+    This is the text that the allocator has read. If it has not read its settings yet, it is the text that it would
+    read.
     """
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
@@ -86,9 +87,9 @@ def _semantics(torch: Torch | None) -> str:
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """Return the error text for allocator settings that PyTorch rejects; None for valid settings.
+    """Return the error text for allocator settings that PyTorch rejects. None for valid settings.
 
-    The text is PyTorch's own. If PyTorch did not check the settings, it is the text of ullage's parser.
+    The text is PyTorch's own. If PyTorch did not check the settings, it comes from ullage's parser.
     """
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
@@ -103,9 +104,8 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """Return the parsed allocator settings.
-
-    The result is the default settings for a text that PyTorch accepts and ullage's parser rejects.
+    """Return the parsed allocator settings. If PyTorch accepts the text but ullage's parser rejects it, return the
+    default settings.
     """
     try:
         return parse_settings(text, semantics=_semantics(torch))
@@ -114,7 +114,7 @@ def _settings_of(text: str, torch: Torch | None) -> Settings:
 
 
 def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
-    """Yield a finding about environment variables whose allocator settings are not in force."""
+    """Yield a finding about environment variables whose allocator settings have no effect."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return

@@ -1,4 +1,4 @@
-"""All findings of `ullage doctor` about a machine; problems come first."""
+"""All findings of `ullage doctor` about a machine. Problems come first."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -20,7 +20,7 @@ SCHEMA: Final = 1
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(Answer):
-    """The facts about a machine, and the findings of `ullage doctor` that follow from these facts."""
+    """The facts about a machine, and the findings that follow from them."""
 
     described_in: ClassVar[str] = "ullage.running.diagnosis.describe"
 
@@ -29,7 +29,7 @@ class Diagnosis(Answer):
 
     @property
     def problems(self) -> tuple[DiagnosisFinding, ...]:
-        """The findings that are problems, without the findings that are notes."""
+        """The findings that are problems. Notes are left out."""
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
@@ -38,7 +38,7 @@ class Diagnosis(Answer):
         return ExitCode.NO if self.problems else ExitCode.YES
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, beginning with the version of the schema."""
+        """Return plain data for `json.dumps`. The version of the schema comes first."""
         return {
             "schema": SCHEMA,
             "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
@@ -67,7 +67,7 @@ def diagnose(gpu: str | None = None) -> Diagnosis:
 def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
     """Return the findings that follow from the facts about a machine.
 
-    Problems come first; otherwise the order is allocator, variables, GPUs, host.
+    Problems come first. Findings of the same level are in this order: allocator, variables, GPUs, host.
     """
     found = [
         *findings_of_allocation(facts),

@@ -1,4 +1,6 @@
-"""Collect the facts about a machine: in this process if it has imported torch, otherwise in a child process."""
+"""Collects the facts about a machine. If this process has imported torch, they are collected here, otherwise in a child
+process.
+"""
 
 import contextlib
 import importlib.metadata
@@ -67,10 +69,7 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
 
 
 def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ...], Torch | None]:
-    """Return the facts that a child process reports.
-
-    If the child process fails, the facts that it reported before it failed are returned.
-    """
+    """Return the facts that a child process reports. If the child process fails, return what it reported before."""
     # The file is not run with -m, because Python would then import modules from the current folder, whoever wrote them.
     command = [*python_command("ullage.running.diagnosis.probe", with_flags=False), *([gpu] if gpu is not None else [])]
     error = ""
@@ -115,7 +114,7 @@ def _pair(numbers: list[int]) -> tuple[int, int]:
 
 
 def _torch_that_fails(error: str) -> Torch | None:
-    """Return what is known about a PyTorch installation whose import fails; None if PyTorch is not installed."""
+    """Return what is known about a PyTorch whose import fails. None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     version = "unknown"

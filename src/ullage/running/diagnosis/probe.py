@@ -48,10 +48,10 @@ def read_torch(*, is_here: bool = False) -> Torch:
 
 
 def _settings(binding: Any) -> str | None:
-    """Return the text of the settings that PyTorch's allocator has read; None if the text is not available.
+    """Return the text of the settings that PyTorch's allocator has read. None if it is not available.
 
-    The text comes from `_accelerator_getAllocatorSettings` if PyTorch has this function, otherwise from the allocator's
-    snapshot.
+    The text comes from `_accelerator_getAllocatorSettings`. In a PyTorch without this function, it comes from the
+    allocator's snapshot.
     """
     ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
     if ask is not None:
@@ -66,7 +66,7 @@ def _settings(binding: Any) -> str | None:
 
 
 def main() -> None:
-    """Print two lines of JSON: the facts about driver and GPUs, and the facts about PyTorch.
+    """Print two lines of JSON: the facts about the driver and the GPUs, then the facts about PyTorch.
 
     The argument of the process may name a GPU to emulate.
     """

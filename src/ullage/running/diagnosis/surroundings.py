@@ -1,4 +1,4 @@
-"""Checks of the host in `ullage doctor`: the container's memory, shared memory, pinned memory, WSL."""
+"""Checks the host for `ullage doctor`: the container's memory, shared memory, pinned memory, and WSL."""
 
 from collections.abc import Iterator
 from typing import Final

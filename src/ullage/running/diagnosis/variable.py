@@ -1,4 +1,4 @@
-"""Checks of environment variables in `ullage doctor`: the memory that they cost, and the GPUs that they hide."""
+"""Checks environment variables for `ullage doctor`: how much memory they cost, and which GPUs they hide."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _NCCL_BUFFER_BYTES: Final = 4 * MIB  # the default in NCCL's documentation of NC
 
 
 def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about environment variables, except those about the allocator settings."""
+    """Yield the findings about environment variables. The allocator settings are checked in `allocation`."""
     yield from _visible_cards(facts)
     yield from _switches(facts.environment)
     yield from _workspaces(facts.environment)

@@ -1,4 +1,4 @@
-"""Write a memory snapshot as SQLite tables of events, blocks, segments and stacks, for users who query it with SQL."""
+"""Writes a memory snapshot as SQLite tables of events, blocks, segments and stacks. Users can query them with SQL."""
 
 import errno
 import sqlite3
@@ -87,8 +87,8 @@ def _insert(database: sqlite3.Connection, table: str, columns: list[Iterable[Any
 
 
 def _values(column: Column, *, where: Column | None = None) -> list[Any]:
-    """Return the values of a column as Python objects; None for negative values, and for rows in which `where` is
-    False.
+    """Return the values of a column as Python objects. Negative values become None. Rows in which `where` is False
+    become None.
     """
     is_known = column >= 0 if where is None else where
     if is_known.all():
@@ -100,7 +100,7 @@ def _values(column: Column, *, where: Column | None = None) -> list[Any]:
 
 
 def _text(text: str) -> str:
-    """Return a text that can be written as UTF-8: lone surrogates, which a snapshot may contain, are replaced."""
+    """Make a text valid UTF-8. A snapshot may contain lone surrogates, which are replaced."""
     return text.encode(errors="replace").decode()
 
 

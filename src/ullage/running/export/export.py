@@ -1,4 +1,4 @@
-"""The exports of `ullage run` that the user requests: files of memory samples, and endpoints for metrics.
+"""The exports that the user has requested from `ullage run`: files of memory samples, and endpoints for metrics.
 
 Each export is updated once a second during the run.
 """
@@ -20,9 +20,8 @@ class _Export(Protocol):
 
 
 class Exports:
-    """All exports that the user requested for a run of `ullage run`.
-
-    If one export fails, one line reports the failure; the other exports and the run continue.
+    """All exports that the user has requested. If an export fails, one line reports it. The other exports and the run
+    continue.
     """
 
     def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
@@ -30,11 +29,11 @@ class Exports:
         self._notify = notify
 
     def update(self, folder: Path) -> None:
-        """Export the new memory samples that processes have written into the folder of a run."""
+        """Export the new memory samples in the folder of a run."""
         self._each(lambda export: export.update(folder))
 
     def finish(self, folder: Path) -> None:
-        """Export the memory samples that remain when the run has ended."""
+        """Export the remaining memory samples at the end of the run."""
         self._each(lambda export: export.finish(folder))
 
     def _each(self, do: Callable[[_Export], None]) -> None:

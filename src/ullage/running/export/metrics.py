@@ -19,13 +19,13 @@ from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
 _UNKNOWN_CAUSE: Final = "cannot_tell"
-"""The cause that the metrics report for an out-of-memory error whose snapshot cannot be read."""
+"""The cause that the metrics report for an out-of-memory error if its snapshot cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
 _LATEST: Final = 64
-"""The number of latest memory samples that are read for each process: enough to include every device of the process."""
+"""The number of samples that are read for each process, the latest first. They are enough to include every device."""
 _GAUGES: Final = (
     (
         "allocated",
@@ -48,7 +48,7 @@ def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
 
     Args:
         folder: the folder of the run.
-        causes: the causes of out-of-memory errors, by the name of the folder that was written at the error.
+        causes: maps the name of an error's folder to the cause of the error.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -145,20 +145,21 @@ class _Families:
 
 
 class OomCauses:
-    """The causes of all out-of-memory errors of a run, read while the run continues.
+    """Finds the causes of a run's out-of-memory errors while the run continues.
 
-    A separate thread reads the snapshots, because reading takes time in which signals must still be handled.
+    Reading a snapshot takes long, and signals must be handled meanwhile. Therefore a separate thread reads the
+    snapshots.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The causes of out-of-memory errors that are known so far, by the name of the folder that was written at the
-        error.
+        """The causes that are known so far. The keys are the names of the folders that were written at the
+        out-of-memory errors.
         """
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:
-        """Start to read the snapshots of new out-of-memory errors, unless a thread is already reading."""
+        """Start to read the snapshots of new out-of-memory errors. Do nothing if a thread is already reading."""
         if self._reading is not None and self._reading.is_alive():
             return
         new = [path for path in folder.glob("oom-*/snapshot.pickle") if path.parent.name not in self.known]
@@ -167,7 +168,7 @@ class OomCauses:
             self._reading.start()
 
     def finish(self, folder: Path) -> None:
-        """Read the snapshots of all out-of-memory errors that were not read yet."""
+        """Read the snapshots of all out-of-memory errors that were not read before."""
         if self._reading is not None:
             self._reading.join()
         self.look(folder)

@@ -1,4 +1,4 @@
-"""Send the metrics of the Prometheus endpoint to an OpenTelemetry collector over OTLP, every few seconds.
+"""Sends the metrics of the Prometheus endpoint to an OpenTelemetry collector every few seconds (OTLP).
 
 The OpenTelemetry exporter does the encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and similar).
 """
@@ -34,13 +34,12 @@ PERIOD_SECONDS: Final = 10.0
 _PATH: Final = "/v1/metrics"
 _UNITS: Final = {"bytes": "By", "seconds": "s", "": "1"}
 _LAST_SECONDS: Final = 5.0
-"""The time limit in seconds for sending the last samples after the user's command has ended."""
+"""The time limit for sending the last samples after the user's command has ended, in seconds."""
 
 
 class OtlpSender:
-    """A sender of metrics to an OpenTelemetry collector. It starts at the first call of `update`.
-
-    If the collector does not respond, one line reports this.
+    """Sends metrics to an OpenTelemetry collector, from the first call of `update` on. If the collector does not
+    respond, one line reports this.
     """
 
     def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
@@ -66,7 +65,7 @@ class OtlpSender:
         self._thread = threading.Thread(target=self._send_always, name="ullage-otlp", daemon=True)
 
     def update(self, folder: Path) -> None:
-        """Start to send the current metrics of the processes in a run's folder every few seconds."""
+        """Start to send the metrics of a run's processes every few seconds. `folder` is the folder of the run."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
@@ -104,11 +103,11 @@ class OtlpSender:
 
 
 def data_of(families: list[Metric], *, run: str) -> MetricsData:
-    """Return Prometheus metrics as metrics in the data model of OTLP.
+    """Convert Prometheus metrics into the data model of OTLP.
 
     Args:
         families: metric families of prometheus_client.
-        run: the name of the run, which distinguishes it from other runs on the same machine.
+        run: the name of the run. It distinguishes the run from others on the same machine.
     """
     now = time.time_ns()
     sent = [metric for family in families if family.samples for metric in _converted(family, now)]
@@ -118,7 +117,7 @@ def data_of(families: list[Metric], *, run: str) -> MetricsData:
 
 
 def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
-    """Yield the OTLP metrics of a Prometheus metric family.
+    """Convert a Prometheus metric family into OTLP metrics.
 
     The creation time of a counter becomes the start time of its data points.
     """

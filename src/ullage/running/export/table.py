@@ -32,38 +32,40 @@ class SampleRow(NamedTuple):
     rank: int | None
     pid: int
     device: int
-    """The index of the device, as PyTorch numbers devices in this process."""
+    """The device index that PyTorch uses in this process."""
     gpu: str
-    """The name of the GPU; "" if the process was killed before it wrote the name."""
+    """The name of the GPU. Empty if the process was killed before it wrote the name."""
     step: int
-    """The training step in which the memory sample was taken, counted from 1."""
+    """The training step in which the memory sample was taken. The first step is 1."""
     is_step_end: bool
-    """Whether the memory sample was taken at the end of a training step. Long steps also have a sample every second."""
+    """Whether the sample was taken at the end of a training step. During a long step, a sample is taken every
+    second.
+    """
     allocated_bytes: int
     reserved_bytes: int
     peak_allocated_bytes: int
     """The peak of allocated bytes since the previous row of the same process and device."""
     inactive_split_bytes: int
     driver_used_bytes: int | None
-    """The bytes of the GPU that all processes use; None if ullage did not query the driver."""
+    """The bytes of the GPU that all processes use together. None if ullage did not query the driver."""
     limit_bytes: int | None
-    """The bytes that the process may reserve on the GPU; None if the process was killed before it wrote this limit."""
+    """The bytes that the process may reserve on the GPU. None if the process was killed before it wrote this limit."""
     alloc_retries: int
     ooms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position up to which a reader has read the memory samples in the file of a process."""
+    """The position up to which the samples in a process's file have been read."""
 
     samples: int = 0
     lost: int = 0
     steps: dict[int, int] = field(default_factory=dict)
-    """The number of training steps that the process had completed at the last sample of each device."""
+    """Maps each device to the number of training steps that were complete at its last sample."""
 
 
 class Drain:
-    """A reader of the new memory samples in the files of a run's processes."""
+    """Reads new memory samples from the files of a run's processes."""
 
     def __init__(self) -> None:
         self._positions: dict[Path, _Position] = {}
@@ -71,13 +73,14 @@ class Drain:
 
     @property
     def lost(self) -> dict[str, int]:
-        """The number of samples that the process overwrote before this reader read them, by process ("rank3-4711")."""
+        """The number of samples that a process overwrote before they were read. The keys are process names such as
+        "rank3-4711".
+        """
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
     def rows(self, folder: Path) -> list[SampleRow]:
-        """Return the new rows of all processes, one process after another.
-
-        The same rows are returned again until `commit` is called.
+        """Return the new rows of all processes, one process after another. The rows are returned again until `commit`
+        is called.
         """
         self._next = {}
         rows: list[SampleRow] = []
@@ -94,14 +97,14 @@ class Drain:
         return rows
 
     def commit(self) -> None:
-        """Mark the rows of the last call of `rows` as written, so that they are not returned again."""
+        """Mark the rows of the last call of `rows` as written. They are not returned again."""
         self._positions |= self._next
 
 
 def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
     """Yield the memory samples in a process's live file as rows.
 
-    Each sample has the number of completed training steps. The first sample with a new number was taken at the end of
+    Each sample has the number of completed training steps. If this number is new, the sample was taken at the end of
     that step.
     """
     facts = RunFacts.from_json(live.facts)
@@ -131,9 +134,9 @@ def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
 
 
 def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
-    """Return the rank and the process id of a process.
+    """Return the rank and the process ID of a process.
 
-    Both are read from the name of the process's file if the process has not written them into the file yet.
+    Usually the process has written them into its file. Otherwise they are read from the name of the file.
     """
     found = _NAME.fullmatch(path.stem)
     if facts.pid or found is None:
@@ -145,7 +148,7 @@ class File(Protocol):
     """A file into which rows are written."""
 
     def add(self, rows: list[SampleRow]) -> None:
-        """Add all of the given rows, or none of them if writing fails.
+        """Add all of these rows. If writing fails, add none of them.
 
         Raises:
             OSError: the rows cannot be written.
@@ -160,13 +163,12 @@ class File(Protocol):
 
 
 class SampleTable:
-    """A CSV or Parquet file with the memory samples of a run.
-
-    If writing fails, one line reports this, and the next update tries again.
+    """A CSV or Parquet file with the memory samples of a run. If writing fails, one line reports it, and the next
+    update tries again.
     """
 
     def __init__(self, path: Path, make: Callable[[Path], File], notify: Callable[[str], Any]) -> None:
-        """Set the path of the CSV or Parquet file. The file is created at the first update."""
+        """Set the path of the CSV or Parquet file. The first update creates the file."""
         self._path = path.absolute()
         self._name = path
         self._make = make
@@ -185,7 +187,7 @@ class SampleTable:
             self._fail(error)
 
     def finish(self, folder: Path) -> None:
-        """Write the rows that remain, and report the number of samples that are missing in the file."""
+        """Write the remaining rows. Report how many samples are missing in the file."""
         self.update(folder)
         try:
             if self._file is not None:
@@ -202,10 +204,10 @@ class SampleTable:
 
 
 class CsvFile:
-    """A CSV file of memory samples. Only whole lines are appended to it."""
+    """A CSV file of memory samples. Each write appends whole lines."""
 
     def __init__(self, path: Path) -> None:
-        """Create the CSV file; an existing file is replaced.
+        """Create the CSV file. An existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -234,9 +236,7 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file of memory samples. It has a temporary name while it is written, and can be read after it is
-    closed.
-    """
+    """A Parquet file of memory samples. Until it is closed, it has a temporary name and cannot be read."""
 
     def __init__(self, path: Path) -> None:
         """Create the temporary file in the folder of the final file.

@@ -1,1 +1,3 @@
-"""Record the GPU memory inside the processes of `ullage run`: memory samples, and snapshots at out-of-memory errors."""
+"""Records the GPU memory inside the processes of `ullage run`: memory samples, and snapshots at out-of-memory
+errors.
+"""

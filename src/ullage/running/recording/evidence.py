@@ -63,15 +63,13 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
 
 
 def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
-    """Write a memory snapshot to a file while it is pickled, so that a large history is not held in host memory
-    twice.
-    """
+    """Pickle a memory snapshot directly into a file, so that host memory does not hold a large history twice."""
     with folder.whole_file(SNAPSHOT) as file:
         pickle.Pickler(file).dump(snapshot)
 
 
 def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
-    """Append the failed request to the memory history, as PyTorch does when it records the history."""
+    """Append the failed request to the memory history, as PyTorch does while it records."""
     trace = snapshot["device_traces"][device]
     if trace and trace[-1]["action"] == "oom":
         return
@@ -88,9 +86,8 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and name of the running Python functions, innermost first.
-
-    Functions of the package ullage are left out.
+    """Return the file, line and name of the running Python functions, innermost first. Functions of ullage are left
+    out.
     """
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _MOST_FRAMES:

@@ -1,6 +1,4 @@
-"""Read the memory of every GPU that the process uses, when a training step ends: memory samples and peaks of the
-run.
-"""
+"""Reads the memory of every GPU that the process uses, at the end of each training step."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,29 +15,27 @@ from ullage.running.run_files.live import Sample
 from ullage.training.ownership.block import line_of
 
 _NEW_PEAK_RATIO: Final = 1.01
-"""The ratio of a new memory peak to the last searched peak above which ullage searches for the new peak's source
-line.
-"""
+"""ullage searches for the source line of a new peak if it is this many times the last searched peak."""
 _MOST_SOUGHT: Final = 4
 IN_BACKWARD: Final = "in backward"
-"""The source line that is reported for allocations without Python stack frames. In nearly all programs, threads of
-`backward` make these allocations.
+"""The text in place of a source line for allocations without Python stack frames. Nearly always, threads of `backward`
+make such allocations.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The largest number of allocated bytes in the memory history of a device, and the source line that reached it."""
+    """The peak of allocated bytes in a device's memory history, and the source line that reached this peak."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the largest number of allocated bytes in the memory history of each device, and the line that reached it.
+    """Return the peak of allocated bytes in each device's memory history, and the source line that reached it.
 
-    The history is walked backwards from its end, where the allocated bytes are known. It takes about a second for 10^5
-    entries.
+    The history is read backwards, because the allocated bytes are known only at its end. 10^5 entries take about a
+    second.
     """
     traces = torch._C._cuda_memorySnapshot(None)["device_traces"]
     found = {}
@@ -64,20 +60,24 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """A reader of GPU memory statistics. Only one thread may use an object of this class, except for `ask_driver`."""
+    """Reads GPU memory statistics. Any thread may call `ask_driver`. All other methods must be called in one thread."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The largest share of a GPU's memory that was in use at a peak since the previous sample, over all GPUs."""
+        """The largest share of memory that was in use on any GPU since the previous sample."""
         self.allocations = 0
         """The number of allocations on all GPUs since the previous memory sample."""
         self._meter = PeakMeter()
         self._outside: dict[int, int] = {}
-        """The bytes of each GPU that are in use but not reserved by this process, when the driver was last queried."""
+        """Maps each GPU to its bytes that are in use but not reserved by this process, as of the last query of the
+        driver.
+        """
         self._limits: dict[int, int] = {}
-        """The memory limit of this process on each GPU, in bytes. It is read only when the driver is queried, because
-        scripts set the limit once, and reading it takes a tenth of the time of a sample.
+        """Maps each GPU to the memory limit of this process, in bytes.
+
+        The limit is read only when the driver is queried. Scripts set it once, and reading it takes a tenth of the time
+        of a sample.
         """
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
@@ -85,15 +85,15 @@ class Gauge:
         self._times_sought = 0
 
     def install(self) -> None:
-        """Start to measure GPU memory. Call this function right after CUDA was initialised."""
+        """Start to measure GPU memory. Call this method right after CUDA was initialised."""
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
         """Yield a memory sample of every GPU that the process uses.
 
         Args:
-            step: the number of the last completed step.
-            is_end: whether that step has just ended; a new peak then belongs to it instead of the next step.
+            step: the index of the last completed step.
+            is_end: whether that step has just ended. A new peak then belongs to that step, otherwise to the next one.
         """
         now = time()
         self.share, self.allocations = 0.0, 0
@@ -128,7 +128,7 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the statistics of a device that were read last, with the highest peak of the run as their peak."""
+        """Return the latest statistics of a device. Their peak is the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
@@ -141,7 +141,7 @@ class Gauge:
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak has no source line yet, and is high enough to search for its source line."""
+        """The devices whose highest peak needs a search for its source line."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
@@ -154,8 +154,8 @@ class Gauge:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up in PyTorch's memory history the source lines that reached the peaks. Older peaks stay without a
-        source line.
+        """Look up the source lines of the peaks in PyTorch's memory history. The history does not contain the lines of
+        older peaks.
         """
         devices = self._unknown() if is_last else self.seeks
         if not devices:
@@ -170,9 +170,8 @@ class Gauge:
                 self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
-        """Query NVML for the memory that is used on each GPU, and PyTorch for the memory limits.
-
-        This function does not create a CUDA context.
+        """Query NVML for the used memory of each GPU, and PyTorch for the memory limits. This creates no CUDA
+        context.
         """
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
@@ -193,7 +192,7 @@ class Gauge:
 
 @cache
 def cards() -> tuple[RunCard, ...]:
-    """Return the GPUs that PyTorch sees in this process, without creating a CUDA context."""
+    """Return the GPUs that PyTorch sees in this process. This creates no CUDA context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 

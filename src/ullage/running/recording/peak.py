@@ -21,27 +21,27 @@ _PAIRS: Final = (
 
 
 class PeakMeter:
-    """A meter for the allocated memory of a device and for the peak of this memory since the meter was last read."""
+    """Measures the allocated memory of a device, and its peak since the last measurement."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, list[int]] = {}
-        """The highest peak of each statistic since the script last reset the peaks, by device, in the order of
-        `_keys`.
+        """Maps each device to the peak of every statistic since the script last reset the peaks. The statistics are in
+        the order of `_keys`.
         """
         self._before_reset: dict[int, list[int]] = {}
-        """The highest peak of each statistic that the script has reset since the meter was last read, by device."""
+        """Maps each device to the peaks that the script has reset since the last measurement."""
         self._keys: list[tuple[str, str]] = []
-        """The names of PyTorch's memory statistics that have a peak, each together with its pool ("all", "small_pool",
+        """The PyTorch memory statistics that have a peak. Each is a pair of name and pool ("all", "small_pool",
         ...).
         """
         self._names: list[str] = []
-        """The names of PyTorch's memory statistics that have a separate peak for each pool."""
+        """The names of the PyTorch memory statistics that have a peak for each pool."""
         self.read: Callable[[int], Stats] = torch._C._cuda_memoryStats
-        """PyTorch's original function that returns the memory statistics of a device. It does not reset the peaks."""
+        """PyTorch's own function that returns the memory statistics of a device. It does not reset the peaks."""
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
-        """Replace PyTorch's functions permanently, because PyTorch itself does not keep a peak that was reset."""
+        """Replace PyTorch's functions for the rest of the process. PyTorch itself forgets a peak that is reset."""
         for read_name, reset_name in _PAIRS:
             read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
             if read is None or reset is None:
@@ -50,9 +50,7 @@ class PeakMeter:
             setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
-        """Return the memory statistics of a device, with the peaks since the last call of this function; reset the
-        peaks.
-        """
+        """Return the memory statistics of a device, with the peaks since the last call. The peaks are then reset."""
         stats = self.read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)
@@ -68,7 +66,9 @@ class PeakMeter:
         return stats
 
     def _peaks_in(self, stats: Stats) -> list[int]:
-        """Return the peaks of PyTorch's memory statistics in the order of `_keys`, which is PyTorch's own order."""
+        """Return the peaks of PyTorch's memory statistics. They are in the order of `_keys`, which is PyTorch's own
+        order.
+        """
         if not self._keys:
             # Statistics without pools count allocations larger than max_split_size.
             pools_of = {name: pools for name, pools in stats.items() if type(pools) is dict}

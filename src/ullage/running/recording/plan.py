@@ -1,4 +1,6 @@
-"""The plan of `ullage run` for recording its processes: one environment variable, which child processes inherit."""
+"""The settings with which `ullage run` records its processes. An environment variable passes them on to child
+processes.
+"""
 
 import json
 import os
@@ -17,11 +19,11 @@ VARIABLE: Final = "ULLAGE_RECORDING"
 
 
 class HistoryMode(StrEnum):
-    """The mode of `ullage run --history`: when PyTorch's memory history is recorded."""
+    """When PyTorch's memory history is recorded (`ullage run --history`)."""
 
     AUTO = "auto"
-    """The mode that records memory history in the first training steps, and later only if memory is short or grows, or
-    if the history costs almost nothing.
+    """Record memory history in the first training steps. Later, record it only if memory is short or grows, or if it
+    costs almost nothing.
     """
     ALWAYS = "always"
     NEVER = "never"
@@ -29,26 +31,26 @@ class HistoryMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """The plan for recording: the folder for the files of a run, and the settings of the recording."""
+    """The folder for the files of a run, and the settings for recording."""
 
     folder: Path
     inode: int | None = None
-    """The inode number that the folder had when it was created; None if unknown. A different folder at the same path is
-    not written to.
+    """The inode number of the folder when it was created. None if it is unknown. Nothing is written to a different
+    folder at the same path.
     """
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
-    """The largest host memory in bytes that the memory history of one process may take."""
+    """The most host memory that the memory history of one process may take, in bytes."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Make every Python process that is started with this environment record its memory."""
+        """Make every Python process with this environment record its memory."""
         data = asdict(self) | {"folder": str(self.folder.absolute())}
         environment[VARIABLE] = json.dumps(data)
         reach_children(environment)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the recording plan in an environment; None if the environment does not contain a plan.
+        """Return the settings for recording in an environment. None if it has none.
 
         Raises:
             UsageError: the variable is set and cannot be parsed.
@@ -69,9 +71,7 @@ class RecordingPlan:
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of the file to which this process writes its memory samples. It contains the rank, if there is
-    one.
-    """
+    """Return the name of the file for the memory samples of this process. It contains the rank, if there is one."""
     rank = environment.get("RANK", "")
     return f"rank{rank}-{os.getpid()}.live" if rank.isdecimal() else f"process-{os.getpid()}.live"
 

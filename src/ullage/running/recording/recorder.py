@@ -33,19 +33,17 @@ from ullage.training.ownership.storage import owned_bytes
 
 _FACTS_SECONDS: Final = 1.0
 _MOST_EVIDENCE: Final = 3
-"""The largest number of out-of-memory errors of a process for which a folder is written. Further errors are only
-counted.
-"""
+"""The maximum number of out-of-memory errors of a process that get a folder. All other errors are only counted."""
 _ROLES_EVERY: Final = 50
 _DECISION_STRIDE: Final = 2
-"""The number of training steps between two decisions about memory history, and between two samples of the `Monitor`."""
+"""The number of training steps between two decisions about memory history. It is also the number between two samples of
+the `Monitor`.
+"""
 _MOST_FAILURES: Final = 3
 
 
 class Recorder:
-    """The recorder of this process: it writes memory samples, facts about the process, and snapshots at out-of-memory
-    errors.
-    """
+    """Records this process: memory samples, facts about the process, and snapshots at out-of-memory errors."""
 
     def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
@@ -55,8 +53,9 @@ class Recorder:
         self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
         self._lock = threading.Lock()
-        """The lock that protects the gauge and the writer. The end of a training step waits only a limited time for
-        this lock, because a lost memory sample is harmless.
+        """Protects the gauge and the writer.
+
+        The end of a training step waits only a limited time for this lock, because a lost memory sample is harmless.
         """
         self._writer: LiveWriter | None = None
         self._pid = os.getpid()
@@ -65,9 +64,7 @@ class Recorder:
         self._sampled = monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
-        """The device, the requested bytes and the free bytes of an out-of-memory error that does not have a folder
-        yet.
-        """
+        """The device, the requested bytes and the free bytes of an out-of-memory error that has no folder yet."""
         self._facts = _facts_of_process()
 
     def install(self) -> None:
@@ -128,7 +125,9 @@ class Recorder:
             self._write_evidence()
 
     def _write_evidence(self) -> None:
-        """Write the folder of the latest out-of-memory error: the snapshot, the stack and the environment."""
+        """Write the folder of the latest out-of-memory error. It contains the snapshot, the stack and the
+        environment.
+        """
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
@@ -166,11 +165,11 @@ class Recorder:
             self.stop()
 
     def _stop_in_fork(self) -> None:
-        """Stop recording in a forked process, because the file of memory samples belongs to the parent process."""
+        """Stop recording in a forked process. The file of memory samples belongs to the parent process."""
         self._is_over = True
 
     def stop(self) -> None:
-        """Stop recording and remove all hooks. The out-of-memory observer stays, because PyTorch cannot detach it."""
+        """Stop recording and remove all hooks. The out-of-memory observer stays, because PyTorch cannot remove it."""
         self._is_over = True
         self._step_watch.stop()
         with suppress(Exception):
@@ -179,7 +178,7 @@ class Recorder:
 
     @contextmanager
     def _trouble(self, what: str, *, is_end: bool = True) -> Iterator[None]:
-        """Report an error of the recorder in one line, instead of raising it in the user's script."""
+        """Report an error of the recorder in one line. Do not raise it in the user's script."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Detect the end of a training step: a call of the `step` method of the script's first optimizer, from any code."""
+"""Detects the end of a training step, which is a call of `step` on the script's first optimizer."""
 
 import weakref
 from collections.abc import Callable
@@ -26,9 +26,8 @@ class StepWatch:
         optimizers.register_optimizer_step_post_hook(self._after)
 
     def stop(self) -> None:
-        """Stop calling the function at the end of steps.
-
-        The hook itself stays in place, because PyTorch may be iterating over its hooks right now.
+        """Stop calling the function at the end of steps. The hook stays, because PyTorch may be iterating over its
+        hooks right now.
         """
         self._is_over = True
 

@@ -1,4 +1,5 @@
-"""The files that `ullage run` records: memory samples, facts about processes, and folders of out-of-memory errors.
+"""Reads and writes the files of `ullage run`: memory samples, facts about processes, and folders of out-of-memory
+errors.
 
-This package reads and writes the files. It does not import torch.
+This package does not import torch.
 """

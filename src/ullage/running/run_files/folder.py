@@ -1,4 +1,4 @@
-"""The folder of a run of `ullage run`: the files of its processes, and a folder for each out-of-memory error."""
+"""The folder of `ullage run`. It contains the files of the processes, and a folder for each out-of-memory error."""
 
 import json
 import os
@@ -30,38 +30,38 @@ class RunProcess:
 
     @property
     def name(self) -> str:
-        """The name of the process in reports: "rank 3", or "process 4711" for a process without a rank."""
+        """The name of the process in reports: "rank 3", or "process 4711" if it has no rank."""
         return f"process {self.facts.pid}" if self.facts.rank is None else f"rank {self.facts.rank}"
 
     @property
     def told_steps(self) -> int:
-        """The number of completed training steps when the process last wrote its facts, which include memory growth.
-        The number in `facts.steps` may be larger.
+        """The number of training steps that were complete when the process last wrote its facts. `facts.steps` may be
+        larger.
         """
         return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak of allocated memory of this process on any of its devices, in bytes."""
+        """The highest peak of allocated memory of this process, in bytes. All its devices are compared."""
         return max((peak.bytes for peak in self.facts.peaks), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
-    """The folder that a process wrote when an out-of-memory error occurred in it."""
+    """The folder that a process wrote when it ran out of memory."""
 
     folder: Path
     surroundings: dict[str, Any]
 
     @property
     def snapshot(self) -> Path | None:
-        """The path of the allocator's snapshot; None if the snapshot was not written completely."""
+        """The path of the allocator's snapshot. None if the snapshot is incomplete."""
         path = self.folder / SNAPSHOT
         return path if path.is_file() else None
 
     @property
     def time(self) -> float:
-        """The time of the out-of-memory error, in seconds since 1970; 0 if it is unknown."""
+        """The time of the out-of-memory error, in seconds since 1970. It is 0 if the time is unknown."""
         return self._told("time", float, int) or 0.0
 
     @property
@@ -73,41 +73,41 @@ class OomEvidence:
 
     @property
     def device(self) -> int | None:
-        """The index of the device that ran out of memory; None if the index is unknown."""
+        """The index of the device that ran out of memory. None if it is unknown."""
         return self._told("device", int)
 
     @property
     def torch(self) -> str | None:
-        """The version of torch that the process used; None if the version is unknown."""
+        """The version of torch in the process. None if it is unknown."""
         return self._told("torch", str)
 
     @property
     def step(self) -> int | None:
-        """The training step in which memory ran out, counted from 1; None if the step is unknown."""
+        """The training step in which memory ran out. The first step is 1. None if it is unknown."""
         return self._told("step", int)
 
     @property
     def line(self) -> str | None:
-        """The line of the user's code that requested memory or called `backward`, such as "train.py:33"; None if it is
+        """The line of the user's code that requested memory or called `backward`, such as "train.py:33". None if it is
         unknown.
         """
         return self._told("line", str)
 
     @property
     def is_in_backward(self) -> bool:
-        """Whether memory ran out in a call of `backward`. The attribute `line` is the line of this call."""
+        """Whether memory ran out in a call of `backward`. The attribute `line` is then the line of this call."""
         return self._told("is_in_backward", bool) or False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the process that affect memory, as far as they were recorded."""
+        """The environment variables of the process that affect memory and were recorded."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 
     def _told(self, name: str, *kinds: type[T]) -> T | None:
         """Return a value that the process wrote at the out-of-memory error.
 
-        The result is None if the value is missing, or if it has another type because the file was changed.
+        Return None if the value is missing, or has another type because the file was changed.
         """
         value = self.surroundings.get(name)
         return cast(T, value) if type(value) in kinds else None
@@ -125,9 +125,8 @@ class RunFolder:
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Return the content of a run's folder, or of the folder of an out-of-memory error in it.
-
-    Incomplete files are skipped.
+    """Return the content of a run's folder. The path may also be that of an error's folder in it. Incomplete files are
+    skipped.
 
     Raises:
         UsageError: the folder is not that of a run.
@@ -158,7 +157,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder looks like the folder of a run. File names and file sizes decide; no file is opened."""
+    """Return whether a folder looks like the folder of a run. Only file names and file sizes are checked."""
     with os.scandir(folder) as entries:
         return any(
             (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
@@ -169,9 +168,9 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(live: Live) -> RunFacts:
-    """Return the facts about a process, updated from its memory samples if the samples are newer.
+    """Return the facts about a process. If its memory samples are newer, the facts are updated from them.
 
-    A process that is killed, crashes or calls os._exit does not write facts at its end; its samples include its last
+    A process that is killed, crashes or calls os._exit does not write facts at its end. Its samples include its last
     step.
     """
     facts = RunFacts.from_json(live.facts)
@@ -187,7 +186,7 @@ def facts_of(live: Live) -> RunFacts:
 
 
 def shown(path: Path) -> Path:
-    """Return a path as text for reports: relative to the current folder if the path is inside the current folder."""
+    """Return a path as text for reports. A path inside the current folder is shown relative to it."""
     try:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     except FileNotFoundError:  # the current folder was deleted

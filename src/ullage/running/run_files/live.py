@@ -35,15 +35,15 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
-"""The size in bytes of every live file (the file of a process's memory samples). The size never changes."""
+"""The size of every live file in bytes. A live file has the memory samples of one process. Its size never changes."""
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
 """Upper limits of plausible values: the number of training steps, the number of GPUs, and the seconds since 1970."""
 _READS: Final = 8
-"""The number of attempts to read a process's file of memory samples while the process may be writing it."""
+"""The maximum number of attempts to read a live file. The process may be writing the file during a read."""
 
 
 class LiveFileError(UsageError):
-    """An error that is raised for a file that is not a process's file of memory samples."""
+    """A file is not a process's file of memory samples."""
 
 
 class Sample(NamedTuple):
@@ -56,15 +56,14 @@ class Sample(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     peak_bytes: int
-    """The peak of allocated bytes since the previous memory sample."""
     used_bytes: int
-    """The bytes reserved by the process, plus the other used bytes on the GPU when the driver was last queried; -1 if
-    the driver was not queried.
+    """The bytes that the process has reserved, plus the other used bytes on the GPU at the last query of the driver. It
+    is -1 if the driver was not queried.
     """
     split_bytes: int
     """The bytes in free parts of segments that are partly in use (`inactive_split_bytes`)."""
     retries: int
-    """The number of times that the allocator emptied its cache and retried an allocation (`num_alloc_retries`)."""
+    """The number of times that the allocator has emptied its cache and retried an allocation (`num_alloc_retries`)."""
     ooms: int
     """The number of out-of-memory errors (`num_ooms`)."""
 
@@ -78,23 +77,24 @@ class Live:
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The overview of the whole run as time spans, sorted by their start, each for one device. Each span has the memory
-    sample with its highest peak, combined with its highest `reserved_bytes`.
+    """The time spans of the whole run, sorted by their start. Each span is for one device.
+
+    A span has the memory sample with its highest peak. In this sample, `reserved_bytes` is the highest value of the
+    span.
     """
     samples: int
-    """The number of memory samples that the process has written."""
     first: int
-    """The number of the first memory sample in `recent`, counted from 0 since the run began."""
+    """The index of the first memory sample in `recent`. Samples are counted from the beginning of the run, and the
+    first index is 0.
+    """
     damaged: int
-    """The number of memory samples that were removed from `recent` and `overview` because no process can have written
-    them.
+    """The number of memory samples that were removed from `recent` and `overview` because their values are
+    impossible.
     """
 
 
 class LiveWriter:
-    """A writer for the live file of this process, which holds its memory samples. Only one thread may use it at a
-    time.
-    """
+    """Writes the memory samples of this process into its live file. Only one thread may use this object at a time."""
 
     def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
         """Create the file.
@@ -119,7 +119,9 @@ class LiveWriter:
         self._bins = 0
         self._width = 1
         self._latest: dict[int, tuple[int, int]] = {}
-        """The index of the latest bin of each device in the overview, and the number of memory samples in this bin."""
+        """Maps each device to the index of its latest bin in the overview, and to the number of memory samples in this
+        bin.
+        """
         self._head()
 
     def add(self, sample: Sample) -> None:
@@ -141,9 +143,7 @@ class LiveWriter:
         self._head()
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Replace the facts about the process in the live file. If the facts are too long, the longest facts are
-        removed.
-        """
+        """Replace the facts about the process in the live file. If they are too long, remove the longest facts."""
         text = json.dumps(facts, default=str).encode()
         while len(text) > _FACTS_BYTES:
             longest = max(facts, key=lambda name: len(json.dumps(facts[name], default=str)))
@@ -178,12 +178,12 @@ class LiveWriter:
         return device not in self._latest or self._latest[device][1] >= self._width
 
     def _halve(self) -> None:
-        """Merge every two neighbouring bins of a device in the overview into one bin. A last bin without a pair stays
+        """Merge each pair of neighbouring bins of a device in the overview. A last bin without a neighbour stays
         unchanged.
         """
         bins: list[Sample] = []
         begun: dict[int, int] = {}
-        """The index of each device's bin that still has to be merged with the next bin."""
+        """Maps each device to the index of its bin that waits for the next bin, to be merged with it."""
         latest: dict[int, int] = {}
         for one in self.overview():
             place = begun.pop(one.device, None)
@@ -250,12 +250,12 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 
 def is_live(descriptor: int) -> bool:
-    """Return whether an open file is a live file of `ullage run`: the file of a process's memory samples."""
+    """Return whether an open file is a live file: the memory samples of a process of `ullage run`."""
     return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
-    """Return the memory samples with the numbers from `first` to `end`, at most as many as the ring buffer has."""
+    """Return the memory samples with indices from `first` to `end`. The ring buffer limits their number."""
     samples: list[Sample] = []
     while first < end:
         place = first % RECENT
@@ -271,10 +271,7 @@ def _samples(content: bytes) -> list[Sample]:
 
 
 def _is_possible(sample: Sample) -> bool:
-    """Return whether a memory sample is plausible.
-
-    If it is not, the live file is damaged or was not written by ullage.
-    """
+    """Return whether a memory sample is plausible. If not, the live file is damaged or was not written by ullage."""
     sizes = (
         sample.allocated_bytes,
         sample.reserved_bytes,
@@ -305,8 +302,9 @@ def _merged(first: Sample, second: Sample) -> Sample:
 
 
 def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
-    """Create a live file with its full size. Return its memory map, and its path with a suffix if the name was
-    taken.
+    """Create a live file with its full size. Return its memory map and its path.
+
+    If the name is taken, the path gets a suffix.
     """
     with OwnFolder.open(path.parent, inode=inode) as folder:
         descriptor, path = folder.new_file(path.name)

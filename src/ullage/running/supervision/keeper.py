@@ -16,9 +16,8 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Wait until `ullage run` has ended, and kill the user's command.
-
-    If the command has a separate process group, kill that group.
+    """Wait until `ullage run` has ended, then kill the user's command. If the command has its own process group, kill
+    the group.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     descriptor = int(sys.argv[1])

@@ -1,4 +1,4 @@
-"""The summary of a few lines that `ullage run` prints when the user's command has ended."""
+"""The short summary that `ullage run` prints when the user's command has ended."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
@@ -12,9 +12,10 @@ from ullage.training.monitor.finding import ENOUGH_STEPS
 
 
 def summary_of(run: RunFolder) -> list[str]:
-    """Return the summary of a run as lines.
+    """Return the lines that summarise a run.
 
-    The lines describe the only process, or the differences between ranks and the rank with the most memory.
+    For a single process, they describe it. For several ranks, they describe the rank with the most memory and the
+    differences between the ranks.
     """
     if not run.processes:
         return ["no process of the run has used a CUDA device"]
@@ -23,9 +24,8 @@ def summary_of(run: RunFolder) -> list[str]:
 
 
 def differences_of(run: RunFolder) -> list[str]:
-    """Return sentences on the memory differences between the ranks of a run, and on the reasons for them.
-
-    Return no sentences for fewer than two ranks.
+    """Return sentences about the differences in memory between the ranks of a run, and their reasons. Empty for fewer
+    than two ranks.
     """
     ranks = [process for process in run.processes if process.facts.rank is not None]
     if len(ranks) < 2:
@@ -153,8 +153,8 @@ def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> flo
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Return the shortest and the longest training step in seconds, without the shortest tenth and the longest tenth of
-    steps.
+    """Return the shortest and the longest time of a training step, in seconds. The shortest tenth and the longest tenth
+    of the steps are left out.
     """
     tenths = quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] - tenths[0]

@@ -39,26 +39,26 @@ _STANDARD_ERROR: Final = 2
 _REST_SECONDS: Final = 0.1  # waits for a signal to the group that follows the signal that ended the command
 _TICK_SECONDS: Final = 1.0
 _SI_KERNEL: Final = 0x80
-"""The `si_code` of a signal that the kernel sent (asm-generic/siginfo.h), such as a signal of the terminal."""
+"""The `si_code` of a signal that comes from the kernel (asm-generic/siginfo.h), such as a signal of the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The way in which the user's command ended: with an exit code, or by a signal."""
+    """How the user's command ended: with an exit code, or by a signal."""
 
     exit_code: int
-    """The exit code that a shell would report for the command: 128 plus the signal's number if a signal ended the
+    """The exit code that a shell would report for the command. It is 128 plus the signal's number if a signal ended the
     command.
     """
     signal: int | None = None
     is_of_terminal: bool = False
-    """Whether the terminal sent the signal, as for Ctrl-C, so that the parent process of `ullage run` received it
-    too.
+    """Whether the terminal sent the signal, as for Ctrl-C. The parent process of `ullage run` has then received the
+    signal as well.
     """
 
 
 def environment_as_given() -> dict[str, str]:
-    """Return the environment that the user's command would have if it were started without `ullage run`."""
+    """Return the environment that the user's command would have without `ullage run`."""
     environment = dict(os.environ)
     with suppress(OSError):  # /proc may not exist
         given = {entry.partition(b"=")[0] for entry in Path("/proc/self/environ").read_bytes().split(b"\0")}
@@ -87,7 +87,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
 
         def begin(beside: int) -> None:
-            """Prepare the new child process before it executes the user's command."""
+            """Prepare the child process before it executes the user's command."""
             if leads_session and not terminal.is_there:
                 os.setsid()  # our parent, such as a container, also started us as the leader of a session
             elif not terminal.is_shared:
@@ -120,7 +120,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
 
 
 def end_alike(ending: Ending) -> NoReturn:
-    """End this process in the way in which the user's command ended: with the same exit code, or by the same signal.
+    """End this process as the user's command ended: with the same exit code, or by the same signal.
 
     If a signal ended the command, no second core file is written.
     """
@@ -149,7 +149,7 @@ def _wait(
     on_tick: Callable[[], None],
     handed_on: set[int],
 ) -> int:
-    """Wait until the user's command ends, and forward the signals that `ullage run` receives; add them to
+    """Wait until the user's command ends. Forward the signals that `ullage run` receives, and add them to
     `handed_on`.
     """
     while True:
@@ -202,9 +202,8 @@ def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, sec
 
 
 class _Terminal:
-    """The controlling terminal of `ullage run`, even if standard input is a file.
-
-    It reports whether `ullage run` is in the foreground of the terminal.
+    """The controlling terminal of `ullage run`, even if standard input is a file. It knows whether `ullage run` is in
+    the foreground.
     """
 
     def __enter__(self) -> "_Terminal":
@@ -224,12 +223,11 @@ class _Terminal:
 
     @property
     def is_there(self) -> bool:
-        """Whether the session of `ullage run` has a terminal."""
         return self._file >= 0
 
     @property
     def is_given(self) -> bool:
-        """Whether the process group of the user's command has the terminal, instead of the group of `ullage run`."""
+        """Whether the user's command has the terminal. Otherwise `ullage run` has it."""
         return self.is_ours and not self.is_shared
 
     def stop_with(self, group: int) -> None:
@@ -262,7 +260,7 @@ class _Terminal:
         return False
 
     def hand_over(self, group: int) -> None:
-        """Put a process group into the foreground of the terminal, if the user's command is to have the terminal."""
+        """Put a process group into the foreground of the terminal, if the user's command needs the terminal."""
         if not self.is_given:
             return
         # A process in the background that changes the foreground group is stopped by SIGTTOU unless it ignores that
@@ -282,9 +280,8 @@ def _is_pipe(file: int) -> bool:
 
 
 def _inherited_files() -> tuple[int, ...]:
-    """Return the file descriptors that this process has inherited, except the standard streams.
-
-    The user's command inherits them too.
+    """Return the file descriptors that this process has inherited, except the standard streams. The user's command
+    inherits them.
     """
     found = []
     with suppress(FileNotFoundError):  # /proc may not exist
@@ -297,7 +294,9 @@ def _inherited_files() -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _SignalsBefore:
-    """The signal settings that the parent of `ullage run` chose, as far as an executed program keeps them."""
+    """The signal settings that the parent of `ullage run` chose. Only settings that an executed program keeps are
+    included.
+    """
 
     mask: frozenset[int]
     hears_children: bool
@@ -316,10 +315,10 @@ class _SignalsBefore:
 
 @contextmanager
 def _signals_held() -> Iterator[_SignalsBefore]:
-    """Block signals until `ullage run` waits for signals, so that none arrives at a bad time. An alarm comes once a
-    second.
+    """Block signals except while `ullage run` waits for them. A signal at another time could do harm. An alarm comes
+    once a second.
 
-    Signals stay blocked after the command has ended: see `interruptible`.
+    After the command has ended, signals stay blocked until `interruptible` unblocks them.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
@@ -368,7 +367,7 @@ def _group_beside_ours() -> Iterator[int]:
 
 
 class _Keeper:
-    """The helper process that kills the user's command if `ullage run` is killed.
+    """A helper process that kills the user's command if `ullage run` is killed.
 
     It also detects which signals were sent to the whole process group of `ullage run`.
     """
@@ -402,17 +401,16 @@ class _Keeper:
         os.close(self._writing)
 
     def tell(self) -> None:
-        """Tell the helper process to kill this process when `ullage run` is killed. The child process calls this.
+        """Tell the helper process to kill this process if `ullage run` is killed. The child process calls this method.
 
-        If this process has a separate process group, the helper process kills the group.
+        If this process has its own process group, the helper process kills the group.
         """
         group = os.getpgrp()
         os.write(self._writing, f"{os.getpid()} {group if group != self._ours else 0}\n".encode())
 
     def has_heard(self, number: int) -> bool:
-        """Return whether a received signal was sent to the whole process group.
-
-        Such a signal is also pending in the helper process.
+        """Return whether a received signal was sent to the whole process group. The helper process has then received it
+        as well.
         """
         with suppress(OSError, ValueError):
             status = Path(f"/proc/{self._process.pid}/status").read_text()

@@ -1,6 +1,4 @@
-"""The explanation of a run that ran out of memory. It is written as a report into the folder of the out-of-memory
-error.
-"""
+"""Explains why a run ran out of memory. The report is written into the folder of the out-of-memory error."""
 
 import io
 from collections.abc import Callable
@@ -53,9 +51,10 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the out-of-memory error that ended the run: the last error of the first process that ran out of memory.
+    """Return the out-of-memory error that ended the run.
 
-    If no process ended with an out-of-memory error, return the first out-of-memory error of the run.
+    This is the last error of the first process that ran out of memory. If no process ended because of such an error,
+    return the first one of the run.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}
@@ -65,8 +64,8 @@ def fatal_evidence(run: RunFolder) -> OomEvidence | None:
 def explain_evidence(
     evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
 ) -> Explanation | None:
-    """Return the explanation of the snapshot that was written at an out-of-memory error; None for an incomplete
-    snapshot.
+    """Return the explanation of the snapshot that was written at an out-of-memory error. None if the snapshot is
+    incomplete.
 
     Raises:
         UllageError: the snapshot cannot be read.
@@ -87,9 +86,7 @@ def explain_evidence(
 
 
 def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *, beside: int = 0) -> Explanation:
-    """Return an explanation with the facts about its run added. `beside` is the number of runs that `find_run`
-    returns.
-    """
+    """Add the facts about the run to an explanation. `beside` is the number of runs that `find_run` returns."""
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
     where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
     step = f"step {evidence.step}" if evidence.step is not None else "step unknown"
@@ -109,7 +106,7 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
 
 
 def write_report(place: OwnFolder, report: Report) -> None:
-    """Write a report as text and as an HTML page into the folder of an out-of-memory error.
+    """Write a report as text and as HTML into the folder of an out-of-memory error.
 
     Raises:
         OSError: the disk is full, or a file cannot be written.

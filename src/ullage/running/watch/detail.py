@@ -1,5 +1,5 @@
-"""The lower part of the screen of `ullage watch`, as lines of text: one process, all GPUs with their processes, or
-help.
+"""The lower part of the screen of `ullage watch`, as lines of text. It shows one of three pages: one process, all GPUs
+with their processes, or the help.
 """
 
 import itertools
@@ -42,7 +42,7 @@ _LEAST_PLOT: Final = 4
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """Return a text broken into lines of a given width. Words that are longer than a line are split."""
+    """Break a text into lines of a given width. Words that are longer than a line are split."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         while line.cell_len > width:
@@ -62,7 +62,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Return the lines about one process. A plot of the process's memory takes the lines that remain up to `height`."""
+    """Return the lines about one process. A plot of its memory fills the lines that remain up to `height`."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]
@@ -75,7 +75,7 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Return the lines about all GPUs, with all processes that use each GPU."""
+    """Return the lines about all GPUs, each with all processes that use it."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
         texts.append(Text.assemble((f"GPU {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
@@ -91,7 +91,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Return the lines of the help of `ullage watch`: its keys and its terms."""
+    """Return the lines of the help of `ullage watch`, which explains keys and terms."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -99,7 +99,9 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Return a remark for a GPU that is emulated, or that only the files of processes report."""
+    """Return a text that says that a GPU is emulated, or that only the files of processes report it. Empty for all
+    other GPUs.
+    """
     return " (emulated)" if card.is_emulated else " (as reported by its processes)" if card.is_hearsay else ""
 
 
@@ -119,7 +121,7 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Join pieces of text into one text that can be broken into lines only between the pieces."""
+    """Join pieces of text into one text. A line break is possible only between the pieces."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -194,7 +196,7 @@ def _of_holder(holder: CardHolder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return the number of characters of a text that fit on a line. Some characters take two cells of the terminal."""
+    """Return how many characters of a text fit on a line. Some characters take two cells of the terminal."""
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1
@@ -242,7 +244,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Return whether the memory limit is close enough to the plotted values that the plot shows it."""
+    """Return whether the plot shows the memory limit. It does so if the limit is close enough to the plotted values."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

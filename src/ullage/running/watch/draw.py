@@ -1,4 +1,4 @@
-"""Draw the screen of `ullage watch` as lines of text, for a given size. Keys and the terminal are handled elsewhere."""
+"""Draws the screen of `ullage watch` as lines of text, for a given size. Other modules handle keys and the terminal."""
 
 import time
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _COLUMNS: Final = (  # heading, width; if the screen is too narrow, the last col
 
 
 class Page(Enum):
-    """The page that the lower part of the screen shows: a process, all GPUs, or help."""
+    """The page in the lower part of the screen: a process, all GPUs, or the help."""
 
     PROCESS = "process"
     CARDS = "cards"
@@ -63,7 +63,7 @@ class ScreenPicture:
 
     lines: tuple[Text, ...]
     most_scroll: int
-    """The number of lines by which the lower part of the screen can be scrolled."""
+    """The lower part of the screen can be scrolled by this many lines."""
 
 
 def draw(view: View, display: Display) -> ScreenPicture:
@@ -119,7 +119,9 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """Return the length in characters of the bar next to a GPU's name. The name is shortened if it leaves no space."""
+    """Return the length of the bar next to a GPU's name, in characters. If no space is left for the bar, the name is
+    shortened.
+    """
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 
@@ -208,7 +210,7 @@ def _mark(scroll: int, room: int, count: int, width: int) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text without its middle if the text is too long, because names differ mostly at their ends."""
+    """Shorten a text in the middle if it is too long. Names differ mostly at their ends."""
     if len(text) <= width:
         return text
     if width < 3:

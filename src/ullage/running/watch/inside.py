@@ -1,6 +1,6 @@
-"""Read the live file of a process into the data that `ullage watch` shows.
+"""Turns the live file of a process into the data that `ullage watch` shows.
 
-Memory that libraries allocate outside of PyTorch is not in the file, and is not shown.
+The file contains only memory of PyTorch, not what other libraries allocate.
 """
 
 import os
@@ -22,11 +22,11 @@ from ullage.running.watch.view import GONE, RUNS, DeviceRow, Inside
 
 REST: Final = "the rest"
 _SHOWN: Final = 600
-"""The number of latest memory samples that are read. A terminal has fewer columns; older samples are in the
+"""The number of samples that are read, the latest first. No terminal has as many columns. Older samples are in the
 overview.
 """
 _FRESH_SECONDS: Final = 10.0
-"""The age in seconds of a live file up to which a process on another machine counts as alive."""
+"""The largest age of a live file, in seconds, at which a process on another machine counts as alive."""
 
 
 def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_removed: bool = False) -> Inside:
@@ -70,15 +70,13 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
 
 
 def has_ended_here(live: Live) -> bool:
-    """Return whether a recorded process ran on this machine and has ended. Its file will not change again."""
+    """Return whether a recorded process ran on this machine and has ended. Its file does not change any more."""
     facts = RunFacts.from_json(live.facts)
     return facts.host == socket.gethostname() and not is_alive(facts.pid, facts.started or None)
 
 
 def key_of(uuid: str) -> str:
-    """Return the part of a GPU's UUID that is compared. NVIDIA's driver writes "GPU-" before the UUID; PyTorch does
-    not.
-    """
+    """Return the part of a GPU's UUID that is compared. The driver writes "GPU-" before the UUID, PyTorch does not."""
     return uuid.lower().removeprefix("gpu-")
 
 
@@ -147,7 +145,7 @@ def _roles(facts: RunFacts, allocated_bytes: int) -> tuple[tuple[str, int], ...]
 
 
 def _command(words: tuple[str, ...]) -> str:
-    """Return a process's command as users type it, without the folder of the Python interpreter."""
+    """Return a process's command as users type it. The folder of the Python interpreter is left out."""
     return _line(shlex.join((os.path.basename(words[0]), *without_secrets(words[1:])))) if words else ""
 
 
@@ -166,8 +164,8 @@ def _recording(facts: RunFacts) -> str:
 
 
 def _pid_of(path: Path) -> int:
-    """Return the process id in the name of a process's file. It is used if the process was killed before it wrote its
-    facts.
+    """Return the process ID from the name of a process's file. It is needed if the process was killed before it wrote
+    its facts.
     """
     number = path.name.removesuffix(SUFFIX).split("-")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else 0

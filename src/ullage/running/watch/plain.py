@@ -1,4 +1,6 @@
-"""The output of `ullage watch` without a terminal: a line for every GPU and process, or one JSON object per second."""
+"""The output of `ullage watch` without a terminal. It has a line for every GPU and process, or one JSON object per
+second.
+"""
 
 import json
 import time
@@ -43,7 +45,7 @@ class PlainText:
 
 
 class JsonLines:
-    """The JSON output of `ullage watch`: one object per line. docs/watch.md describes the fields of the object."""
+    """The JSON output of `ullage watch`, with one object per line. docs/watch.md describes the fields."""
 
     def lines_of(self, view: View) -> Iterator[str]:
         """Yield the line of one view."""

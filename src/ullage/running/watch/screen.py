@@ -1,4 +1,4 @@
-"""The screen of `ullage watch` on a terminal, with textual: keys, sizes and signals. `draw` creates the lines."""
+"""The screen of `ullage watch` on a terminal. It uses textual for keys, sizes and signals. `draw` creates the lines."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from ullage.running.watch.view import View
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SIZES: Final = ("COLUMNS", "LINES")
 """The environment variables from which textual reads the terminal's size. If they are exported, textual does not notice
-a resize.
+when the size changes.
 """
 
 
@@ -115,7 +115,7 @@ class LiveView(App[None]):
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
     def action_page(self, name: str) -> None:
-        """Show a page in the lower part of the screen. If the page is already shown, show the process again."""
+        """Show a page in the lower part of the screen. If the page is already shown, return to the process."""
         page = Page(name)
         self._draw(page=Page.PROCESS if self._wanted.page is page else page, scroll=0)
 
@@ -154,7 +154,10 @@ class LiveView(App[None]):
         self._draw()
 
     def _check_size(self) -> None:
-        """Detect a resize of the terminal whose signal was lost, because it came before textual handled signals."""
+        """Check whether the terminal's size has changed.
+
+        The signal for a change is lost if it comes before textual handles signals.
+        """
         with suppress(OSError):
             if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
                 os.kill(os.getpid(), signal.SIGWINCH)

@@ -1,6 +1,6 @@
-"""Collect the data that `ullage watch` shows: GPUs from the driver, and processes from the files that they write.
+"""Collects the data that `ullage watch` shows. The driver reports the GPUs, and processes write files about themselves.
 
-This module creates no CUDA context, and it does not affect the watched processes.
+This module creates no CUDA context, and does not affect the watched processes.
 """
 
 import math
@@ -26,15 +26,14 @@ from ullage.running.watch.target import FoundRuns, Target, find
 from ullage.running.watch.view import CardHolder, CardRow, Inside, View
 
 _READ_SECONDS: Final = 0.25
-"""The time limit in seconds for reading the files of all processes before the screen is drawn. Eight processes take
+"""The time limit for reading the files of all processes before the screen is drawn, in seconds. Eight processes take
 half of this time.
 """
 
 
 class ViewSource:
-    """A source of the data that `ullage watch` shows. Each call of `poll` collects the current data.
-
-    Processes that have ended stay in the data.
+    """Collects the data that `ullage watch` shows. Each call of `poll` returns the current data. Processes that have
+    ended stay in the data.
     """
 
     def __init__(self, target: Target) -> None:
@@ -83,10 +82,10 @@ class ViewSource:
         return replace(cast(View, without_control_characters(view)), processes=insides)
 
     def _read(self) -> None:
-        """Read the files of all processes again. The files that were read least recently come first.
+        """Read the files of all processes. The files that were read least recently come first.
 
-        When the time limit is reached, the remaining files wait for the next call. The file of a process that has ended
-        is read once more.
+        At the time limit, the remaining files wait for the next call. The file of a process that has ended is read once
+        more.
         """
         began = time.monotonic()
         paths = (path for folder in self._folders for path in folder.glob(f"*{SUFFIX}"))
@@ -137,10 +136,11 @@ class ViewSource:
 
 
 def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield the data that `ullage watch` shows, at once and then periodically, until all watched processes have ended.
+    """Yield the data that `ullage watch` shows, at once and then at regular intervals. Stop when all watched processes
+    have ended.
 
     Args:
-        poll: gathers the data.
+        poll: collects the data.
         seconds: the time from one result to the next.
     """
     due = time.monotonic()
@@ -161,9 +161,9 @@ def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the GPUs that the driver does not report. They are known from the files of processes.
+    """Yield the GPUs that only the files of processes report, and not the driver.
 
-    Such a GPU is emulated, on another machine, or without a driver on this machine.
+    Such a GPU is emulated, is on another machine, or has no driver on this machine.
     """
     rows: dict[tuple[str, str, str], CardRow] = {}
     for live, inside in pairs:
@@ -201,7 +201,7 @@ def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
 def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
     """Add a process to its GPU.
 
-    On an emulated GPU, the used memory is the figure of the process; on a real GPU, it is the driver's figure.
+    The used memory of an emulated GPU is the figure of the process. For a real GPU, it is the driver's figure.
     """
     if not inside.is_alive or used_bytes is None:
         return row
@@ -215,9 +215,9 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Return whether this process sees the process ids of the host, which the driver reports.
+    """Return whether this process sees the process IDs of the host, which the driver reports.
 
-    Only on the host is process 2 a kernel thread.
+    The function checks process 2, which is a kernel thread only on the host.
     """
     try:
         return (root / "proc/2/comm").read_text().strip() == "kthreadd"

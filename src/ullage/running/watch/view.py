@@ -1,4 +1,4 @@
-"""The data that `ullage watch` shows at one point in time, as plain data, independent of its sources and of drawing."""
+"""The data that `ullage watch` shows at one point in time. It depends neither on its sources nor on how it is drawn."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -6,22 +6,21 @@ from typing import Any, Final
 SCHEMA: Final = 1
 RUNS: Final = "runs"
 GONE: Final = "gone"
-"""The state of a process that ended without recording its end: it was killed, or called `os._exit`."""
+"""The state of a process that ended without recording its end. It was killed, or it called `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHolder:
-    """A process that holds GPU memory, as NVIDIA's driver reports it."""
+    """A process that uses GPU memory, as reported by NVIDIA's driver."""
 
     pid: int
     name: str
-    """The name of the process; empty if this user or container cannot see the process."""
+    """The name of the process. Empty if this user or container cannot see the process."""
     used_bytes: int | None
-    """The GPU memory in bytes that the process uses; None if the driver does not report it."""
+    """The GPU memory that the process uses, in bytes. None if the driver does not report it."""
     is_ours: bool
-    """Whether the process belongs to the user who runs `ullage watch`."""
     is_watched: bool = False
-    """Whether `ullage run` records this process, so that ullage also has figures from inside the process."""
+    """Whether `ullage run` records this process. ullage then has figures from inside the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,36 +31,36 @@ class CardRow:
     name: str
     total_bytes: int
     used_bytes: int
-    """The used bytes of the GPU: those of all processes, including their CUDA contexts."""
+    """The used bytes of the GPU. They include all processes and their CUDA contexts."""
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether this GPU is known only from the files of processes: it is emulated, on another machine, or without a
-    driver on this machine.
+    """Whether the driver does not report this GPU, but the files of processes do. It is emulated, is on another
+    machine, or has no driver on this machine.
     """
 
     @property
     def hidden_bytes(self) -> int:
-        """The used bytes of the GPU that do not belong to a visible process: CUDA contexts, other containers, other
-        users.
-        """
+        """The used bytes of the GPU that belong to no visible process: CUDA contexts, other containers, other users."""
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A process's memory on one device, as PyTorch's allocator in that process reports it."""
+    """A process's memory on one device, as reported by PyTorch's allocator in the process."""
 
     index: int
-    """The index of the device in PyTorch, which may differ from the index in the driver."""
+    """PyTorch's index of the device. The driver may use a different index."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
     """The bytes that the process may reserve."""
     headroom_bytes: int
-    """The total memory of the GPU, or the process's limit, minus the highest reserved bytes, CUDA contexts and other
+    """The free memory that remains: the process's limit minus the highest reserved bytes, CUDA contexts and other
     processes.
+
+    The limit is the GPU's total memory unless the process has a lower one.
     """
     peak_bytes: int
     """The peak of allocated bytes on the device since the run began."""
@@ -70,17 +69,16 @@ class DeviceRow:
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest training steps in bytes, oldest first. In a script without steps: the peak of each
+    """The peak of each of the latest training steps, in bytes, oldest first. A script without steps has a peak for each
     second.
     """
     peak_steps: tuple[int, ...]
-    """The number of the training step for each element of `peaks`. In a script without steps, all numbers are equal."""
+    """The training step of each element of `peaks`. In a script without steps, all are equal."""
     overview: tuple[int, ...]
-    """The peaks in bytes over the whole run. Each peak covers the same number of training steps."""
+    """The peaks over the whole run, in bytes. Each peak covers the same number of training steps."""
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes of GPU memory that the allocator has reserved but not allocated."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
@@ -101,20 +99,19 @@ class Inside:
     steps: int
     step_seconds: float | None
     quiet_seconds: float | None
-    """The number of seconds since the process last wrote its file of memory samples; None if it never wrote the
-    file.
-    """
+    """The seconds since the process last wrote its file of memory samples. None if it never wrote the file."""
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """The bytes of each role (such as parameters) over all devices, largest first. Their sum with the role "the rest"
-    is the allocated memory.
+    """Pairs of a role, such as parameters, and its bytes over all devices. The largest comes first.
+
+    The role "the rest" is the remaining allocated memory.
     """
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
     """The paths of the folders of out-of-memory errors, for `ullage explain`."""
     recording: str = ""
-    """The state of PyTorch's memory history: whether it is recorded, and for which reason."""
+    """Whether PyTorch's memory history is recorded, and why."""
     is_emulated: bool = False
 
 
@@ -125,16 +122,16 @@ class View:
     time: float
     """The time at which the data was collected, in seconds since 1970."""
     subject: str
-    """A description of the target of `ullage watch`."""
+    """A text that describes what `ullage watch` shows."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences that say which data `ullage watch` cannot see, and why."""
+    """Sentences that say what `ullage watch` cannot see, and why."""
     is_over: bool = False
     """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the data as plain data for JSON, with only the latest peak of each device."""
+        """Convert to plain data for JSON. Only the latest peak of each device is included."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes

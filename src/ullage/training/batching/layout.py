@@ -17,7 +17,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class EpochOrder:
-    """A source of random orders that depend only on a seed and an epoch. Without a seed, the original order is kept."""
+    """Creates random orders that depend only on a seed and an epoch. Without a seed, every epoch has the same order."""
 
     def __init__(self, seed: int | None, epoch: int) -> None:
         self._bits = None
@@ -44,7 +44,7 @@ class Layout:
     items: Ints
     """The indices of the dataset items that are used. Items of the same bucket (padded length) are adjacent."""
     buckets: npt.NDArray[Any]
-    """The bucket number of each entry of `items`. Bucket 0 has the longest items."""
+    """The bucket index of each entry of `items`. Bucket 0 has the longest items."""
     starts: Ints
     """The position in `items` of the first item of each batch."""
     ends: Ints
@@ -53,8 +53,8 @@ class Layout:
 
     @classmethod
     def cut(cls, padded: Ints, items: Ints, max_tokens: int, max_items: int | None) -> Self:
-        """Group items with given padded lengths into batches. An item whose length exceeds the token budget forms a
-        batch by itself.
+        """Group items into batches, given their padded lengths. An item that exceeds the token budget forms a batch of
+        its own.
         """
         lengths, buckets, counts = np.unique(-padded, return_inverse=True, return_counts=True)
         lengths = -lengths
@@ -77,12 +77,12 @@ class Layout:
 
     @property
     def costs(self) -> Ints:
-        """The cost of each batch, as its number of tokens including padding."""
+        """The cost of each batch: its number of tokens, including padding."""
         return self.sizes * self.padded
 
     def filled(self, epoch_order: EpochOrder) -> Ints:
-        """Return `items` in the random order of an epoch. Each item stays in its bucket (the items of one padded
-        length).
+        """Return `items` in the random order of an epoch. Items move only within their bucket. All items of a bucket
+        have the same padded length.
         """
         order = epoch_order.order(self.items)
         return self.items[order[np.argsort(self.buckets[order], kind="stable")]]
@@ -123,8 +123,10 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Return the place of each batch's shape among all shapes, sorted by cost from the highest to the lowest. Of two
-    shapes with equal cost, the longer comes first.
+    """Sort the different batch shapes by cost, the highest cost first. Return the place of each batch's shape in this
+    order.
+
+    If two shapes have the same cost, the longer one comes first.
     """
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]
@@ -135,8 +137,8 @@ def _ranked(layout: Layout) -> Ints:
 
 
 def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
-    """Return the positions of `shapes` as a matrix. As many rows as possible have equal shapes; the remaining positions
-    fill rows in the order of their cost.
+    """Arrange the positions of `shapes` in a matrix. As many rows as possible contain only equal shapes. The other rows
+    are filled in the order of cost.
     """
     order = np.argsort(shapes, kind="stable")
     head, rest = (order[:ranks], order[ranks:]) if largest_first else (order[:0], order)
@@ -166,5 +168,5 @@ def _part(dealt: Ints, twice: Ints) -> None:
 
 
 def _firsts(counts: Ints) -> Ints:
-    """Return the start index of each of several adjacent ranges with these lengths."""
+    """Return the start index of each of several adjacent ranges. `counts` has the lengths of the ranges."""
     return np.cumsum(counts) - counts

@@ -108,14 +108,16 @@ class TokenBudgetBatchSampler:
         self._iteration = 0
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in a whole epoch, even after a resume in the middle of one."""
+        """Return the number of batches that this rank gets in a whole epoch. A resume in the middle of an epoch does
+        not change it.
+        """
         return self._layout.rounds(self._ranks, drop_last=self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of the epoch that `set_epoch` or a loaded state has set, starting at the loaded position.
+        """Yield the batches of the current epoch, beginning at the loaded position.
 
-        The iteration starts only when the first batch is requested: a DataLoader with workers creates two iterators and
-        uses one of them.
+        The iteration starts only when the first batch is requested. A DataLoader with workers creates two iterators,
+        but uses only one.
         """
         start, self._start = self._start, 0
         self._position = self._least = start
@@ -151,19 +153,19 @@ class TokenBudgetBatchSampler:
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself. Lightning calls `set_epoch` on `loader.batch_sampler.sampler`, so this attribute must
-        exist.
+        """The sampler itself. Lightning needs this attribute, because it calls `set_epoch` on
+        `loader.batch_sampler.sampler`.
         """
         return self
 
     @property
     def epoch(self) -> int:
-        """The epoch that was last set or loaded; initially 0."""
+        """The current epoch. It is 0 until an epoch is set or loaded."""
         return self._epoch
 
     @property
     def start(self) -> int:
-        """The index of the batch at which the next iteration begins: 0, except after a state was loaded."""
+        """The index of the batch at which the next iteration begins. It is 0 unless a state was loaded."""
         return self._start
 
     @property
@@ -173,19 +175,18 @@ class TokenBudgetBatchSampler:
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """The shapes of all batches in any epoch and on any rank, as (items, padded length), the most expensive first.
-
-        Of two shapes with equal cost, the longer comes first.
+        """The shapes (items, padded length) of all batches, for all epochs and ranks. The most expensive shape comes
+        first. If two shapes have the same cost, the longer one comes first.
         """
         pairs = np.unique(np.stack([self._layout.sizes, self._layout.padded], axis=1), axis=0).tolist()
         return sorted(((items, length) for items, length in pairs), key=lambda pair: (-pair[0] * pair[1], -pair[1]))
 
     def round_up(self, length: int) -> int:
-        """Return the length to which a batch is padded, given the length of its longest item."""
+        """Return the length to which a batch is padded, if its longest item has this length."""
         return -(-length // self._bucket) * self._bucket
 
     def padded_length(self, indices: Iterable[int]) -> int:
-        """Return the length to which the items of a batch are padded. The batch is given by the indices of its items.
+        """Return the length to which a batch is padded. `indices` are the dataset indices of its items.
 
         Raises:
             UsageError: `indices` is empty.

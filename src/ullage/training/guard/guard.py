@@ -41,8 +41,10 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.guard.state.written_parameters import parameters_in
 
 _WARM: Final = 3
-"""The number of training steps after which the allocator's cache is emptied once, if `torch.backends.cudnn.benchmark`
-is on. By then cuDNN has tried its algorithms, and their workspaces are not needed again.
+"""The number of training steps after which the allocator's cache is emptied once.
+
+This is done only if `torch.backends.cudnn.benchmark` is on. By then, cuDNN has tried its algorithms and no longer needs
+their workspaces.
 """
 
 Batch = TypeVar("Batch")
@@ -114,9 +116,7 @@ class Guard:
         timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create a guard with the arguments that the class documents. The constructor copies no tensor and runs no
-        step.
-        """
+        """Create a guard. The class documents the arguments. The constructor copies no tensor and runs no step."""
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
@@ -149,8 +149,10 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Create the parts of the guard that refer to the parameters. This method is called again when parameters or
-        modules were added, or when parameters were moved to another device.
+        """Create the parts of the guard that refer to the parameters.
+
+        The guard calls this again when parameters or modules were added, and when parameters were moved to another
+        device.
         """
         self._members = _members_of(self._optimizers)
         of_modules = (parameter for module in self._modules for parameter in module.parameters())
@@ -231,11 +233,11 @@ class Guard:
         return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
-        """Apply the gradients that steps with `update=False` have accumulated: clip the gradients, then step the
-        optimizers and schedulers.
+        """Apply the gradients that were accumulated by steps with `update=False`. Clip them, then step the optimizers
+        and schedulers.
 
         Raises:
-            torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
+            torch.OutOfMemoryError: the optimizer's state does not fit. No parameter has changed.
         """
         with self._signals.held():
             try:
@@ -316,17 +318,17 @@ class Guard:
 
     @property
     def events(self) -> deque[Event]:
-        """The latest 1,000 events: one for each out-of-memory error, with the action that the guard took."""
+        """The latest 1,000 events. Each out-of-memory error is one event."""
         return self._event_log.events
 
     @property
     def total_norm(self) -> torch.Tensor | None:
-        """The norm of all gradients together, as measured before the last clipping; None before the first clipping."""
+        """The norm of all gradients together, measured at the last clipping. None if nothing was clipped yet."""
         return self._update.total_norm
 
     def _report_failure(self, error: BaseException) -> None:
-        """Handle an error that leaves the guard. Notify the other ranks of it, and add the report of `ullage explain`
-        if it is an out-of-memory error.
+        """Handle an error that the guard raises. Notify the other ranks. Add the report of `ullage explain` if memory
+        ran out.
         """
         if read_oom(error, is_on_host=self._room.is_on_host) is not None:
             add_oom_report(error, self._room)
@@ -334,8 +336,8 @@ class Guard:
             self._ranks.announce_failure()
 
     def _drop_gradients(self) -> bool:
-        """Set the gradients of all parameters that the optimizers train to None. Return whether these are all the
-        parameters that can have a gradient.
+        """Set the gradients of all trained parameters to None. Return True if no other parameter can have a
+        gradient.
         """
         for optimizer in self._optimizers:
             if type(optimizer).zero_grad is Optimizer.zero_grad:  # equal to zero_grad(), without its profiler call
@@ -361,8 +363,9 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return the number of parameters and the device of the first parameter, for each parameter group of the
-    optimizers. This list changes when parameters are added or moved.
+    """Return the number of parameters, and the device of the first one, for each parameter group.
+
+    The result changes when parameters are added or moved.
     """
     return [
         (len(group["params"]), group["params"][0].device)

@@ -34,16 +34,16 @@ _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
 _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
-"""The DistributedDataParallel models of this process whose gradients a guard reduces in place of DDP."""
+"""The DistributedDataParallel models of this process whose gradients the guard reduces instead of DDP."""
 
 
 @public
 class RankError(RuntimeError):
-    """An error in this rank that occurs because another rank has given up, has ended, or does not answer."""
+    """Another rank has given up, has ended, or does not answer."""
 
 
 class Ranks:
-    """The ranks that train one model together, as seen from this process."""
+    """The ranks that train one model together. Each rank has an object of this class."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
         """Create the process group in which the ranks agree; every rank has to call this.
@@ -69,7 +69,9 @@ class Ranks:
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
-        """Whether forward and backward of the model contain collectives, in which the ranks wait for each other."""
+        """Whether forward and backward of the model contain collectives. The ranks wait for each other in a
+        collective.
+        """
         shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
         assert shared is not None
         self._shared: dist.ProcessGroup = shared
@@ -88,9 +90,7 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run forward and backward without DDP's collectives inside this context. Collectives of the model itself still
-        run.
-        """
+        """Turn off DDP's collectives inside this context. Collectives of the model itself still run."""
         # The DDP models of other guards too: the collective of a discriminator in the generator's loss would wait for
         # ranks that run fewer parts.
         replicas = list(_REPLICAS)
@@ -106,8 +106,10 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Begin a training step: broadcast the buffers of rank 0, and return the number of parts in which this rank has
-        to run the batch.
+        """Begin a training step: broadcast the buffers of rank 0, and agree with the other ranks on the number of
+        parts.
+
+        Return the number of parts into which this rank has to split its batch.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -123,7 +125,7 @@ class Ranks:
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Request that the buffers of rank 0 are broadcast again at the beginning of the next step."""
+        """Make the next step broadcast the buffers of rank 0 again."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
@@ -141,9 +143,7 @@ class Ranks:
         return self._exchange([0, split, 0])[_SPLIT]
 
     def announce_failure(self) -> None:
-        """Announce to the other ranks that this rank gives up. They receive the announcement the next time that the
-        ranks exchange messages.
-        """
+        """Tell the other ranks that this rank gives up. They receive the message when the ranks communicate next."""
         if self.in_lockstep:
             return  # the other ranks are inside the step, and wait in a collective until this process ends
         try:
@@ -192,7 +192,7 @@ class Ranks:
         return largest
 
     def _retry(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective. If this rank ran out of memory before the collective started, free memory and retry it.
+        """Run a collective. If this rank runs out of memory before the collective starts, free memory and retry.
 
         Raises:
             RankError: another rank has ended or does not answer.
@@ -215,9 +215,7 @@ class Ranks:
 
 
 def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ranks | None:
-    """Return the process group of the ranks that train these modules together; None if each rank trains a separate
-    model.
-    """
+    """Return the ranks that train these modules together. None if each rank trains a separate model."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     from torch.distributed.fsdp import FSDPModule
@@ -229,8 +227,9 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """Allocate the flat tensors into which small gradients are copied for an all-reduce. There is one for each device
-    and dtype, as large as its largest bucket.
+    """Allocate flat tensors into which small gradients are copied for an all-reduce.
+
+    There is one flat tensor for each device and dtype. It is as large as the largest bucket.
     """
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:
@@ -243,8 +242,8 @@ def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, to
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield buckets of gradients with the same device and dtype. A bucket has up to 25 MiB, and the order is the same
-    on every rank.
+    """Group gradients of the same device and dtype into buckets of up to 25 MiB. All ranks get the buckets in the same
+    order.
     """
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:

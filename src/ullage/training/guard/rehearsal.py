@@ -1,6 +1,7 @@
-"""A rehearsal runs the heaviest step of a training run before training starts, and then undoes it.
+"""Runs the heaviest step of a training run before training starts, and then undoes it.
 
-It shows how much memory the run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
+The rehearsal shows how much memory the run needs. It leaves segments in PyTorch's cache into which the largest shapes
+fit.
 """
 
 import time
@@ -27,20 +28,20 @@ class Rehearsal:
     """The result of `Guard.rehearse`: the heaviest batch, and the memory that its step needed."""
 
     batches: int
-    """The number of batches from which the heaviest was chosen."""
+    """The number of batches that were compared to find the heaviest one."""
     items: int | None
     length: int
-    """The number of elements of one item in the largest tensor of the heaviest batch: tokens of a sequence, or pixels
+    """The number of elements that one item has in the heaviest batch's largest tensor: tokens of a sequence, or pixels
     of an image.
     """
     parts: int
-    """The number of parts in which the heaviest batch has to be run."""
+    """The number of parts into which the heaviest batch has to be split."""
     has_tried_optimizers: bool
-    """Whether state and temporaries of all optimizers were allocated in the rehearsal too. This is possible only with
+    """Whether the rehearsal allocated the state and the temporary tensors of all optimizers. It can do so only for
     PyTorch's own optimizers.
     """
     peak_allocated_bytes: int | None
-    """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""
+    """PyTorch's peak of allocated memory in this process, in bytes. None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:

@@ -15,13 +15,13 @@ _NUMBERS: Final = tuple(
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
-"""The signals that are delayed while the guard's own code runs. SIGINT comes last, so its handler is restored last."""
+"""The signals that are delayed while the guard's own code runs. The handler of SIGINT must be restored last, so SIGINT
+is last.
+"""
 
 
 class Signals:
-    """A delay for signals that have a Python handler. If the same signal arrives a second time, it is handled
-    immediately.
-    """
+    """Delays signals that have a Python handler. If the same signal arrives twice, it is handled immediately."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -30,7 +30,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Delay signals inside this context, and call their handlers when the context ends."""
+        """Delay signals inside this context. Call their handlers at the end of the context."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -51,7 +51,7 @@ class Signals:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Handle signals immediately inside this context. The signals that were delayed until now are handled first."""
+        """Handle signals immediately inside this context. Signals that are still delayed are handled first."""
         if not self._handlers:
             yield
             return

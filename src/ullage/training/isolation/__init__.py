@@ -1,1 +1,3 @@
-"""`ullage.isolated`: runs a function in a separate process, so that all memory that it uses is freed when it ends."""
+"""`ullage.isolated` runs a function in a separate process. All memory that the function uses is freed when the process
+ends.
+"""

@@ -1,6 +1,7 @@
 """The used GPU memory that the driver reports before, during and after a function runs in a separate process.
 
-The driver does not report which process uses the memory. Changes by other processes on the GPU are therefore included.
+The driver does not report which process uses the memory. The figures therefore include changes by other processes on
+the GPU.
 """
 
 import os
@@ -18,35 +19,35 @@ _TICK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """The used memory of one GPU in bytes, as the driver reports it, summed over all processes."""
+    """The driver's figure for the used memory of one GPU, in bytes. It includes all processes."""
 
     index: int
     name: str
     before_bytes: int
     within_bytes: int | None
-    """The used bytes at the time when the function had returned or raised an error; None if the process ended before it
-    could query the driver.
+    """The used bytes when the function had returned or raised an error. None if the process ended before it could query
+    the driver.
     """
     after_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCheck:
-    """The used memory that the driver reports before a function ran in a separate process, when the function ended, and
-    after the process ended.
+    """The used memory that the driver reports at three times: before the function ran, when it ended, and after its
+    process ended.
     """
 
     process: int
-    """The id of the process in which the function ran."""
+    """The ID of the process in which the function ran."""
     cards: tuple[CardUse, ...]
     why_not: str
-    """The reason why the driver could not be queried for the used memory; empty if it was queried."""
+    """The reason why the driver could not be queried. Empty if it was queried."""
     is_emulated: bool
 
     @property
     def came_back(self) -> bool:
-        """Whether each GPU has at most as much memory in use as before the function ran; false if the driver could not
-        be queried.
+        """Whether no GPU has more memory in use than before the function ran. False if the driver could not be
+        queried.
         """
         return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 _TICK_SECONDS: Final = 0.2
 _ENDING_SECONDS: Final = 0.01
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
-"""The signals after which faulthandler writes the stack trace of the process."""
+"""The signals at which faulthandler writes the stack trace of the process."""
 _NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.ENOMEM})
 _INTERRUPT_SECONDS: Final = 5.0  # time for the function to clean up after Ctrl-C
 
@@ -134,7 +134,7 @@ def _write_call(
 
 
 def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a name for the part of a function call (the function or an argument) that cannot be pickled."""
+    """Return the part of a function call that cannot be pickled: the function or one of the arguments."""
     parts = {f"the function {_name_of(fn)}": fn}
     for place, part in (*enumerate(args), *kwargs.items()):
         parts[f"argument {place!r} of {_name_of(fn)} (of type {type(part).__name__})"] = part
@@ -151,16 +151,16 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IsolatedRun:
-    """The outcome of the separate process in which the user's function ran."""
+    """The end of the separate process in which the user's function ran."""
 
     process: int
     in_time: bool
     code: int
-    """The exit code of the process. A negative value is the number of the signal that ended the process."""
+    """The exit code of the process. If a signal ended the process, it is the negative signal number."""
 
 
 def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
-    """Run the user's function in a separate process. Wait until that process and all processes that it started have
+    """Run the user's function in a separate process. Wait until this process and all processes that it started have
     ended.
     """
     deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -178,7 +178,9 @@ def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
 
 @contextmanager
 def _process(call: int, answer: int) -> Iterator[tuple[ChildProcess, int]]:
-    """Start a process for this context. When the context ends, end the process and all processes that it started."""
+    """Start a process for this context. At the end of the context, end the process and all processes that it
+    started.
+    """
     if not sys.executable:
         raise IsolationError("ullage.isolated cannot start a Python process: sys.executable is empty in this process")
     for stream in (sys.stdout, sys.stderr):
@@ -221,7 +223,7 @@ def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
 def _outcome(
     answer: int, note: dict[str, Any] | None, run: _IsolatedRun, name: str, timeout_seconds: float | None
 ) -> Any:
-    """Return the result that the separate process has sent, or raise the error that it has sent."""
+    """Return the result of the separate process, or raise the error that it has sent."""
     if not run.in_time:
         where = "had returned, but threads or exit handlers of its process" if note else "or what it called"
         raise IsolationError(f"{name} was ended after timeout_seconds={timeout_seconds}: it {where} were still running")
@@ -257,7 +259,7 @@ def _cause(code: int) -> str:
 
 
 def _name_of(fn: object) -> str:
-    """Return the name of a function without running any of the user's code."""
+    """Return the name of a function without running the user's code."""
     while isinstance(fn, partial):
         fn = fn.func
     if isinstance(fn, FunctionType | BuiltinFunctionType | MethodType | type):

@@ -30,8 +30,8 @@ _NO_FILE: Final = "<dynamic-code>"  # the file name that cloudpickle 3.1.3 gives
 
 
 def new_file() -> int:
-    """Create an empty parcel (a shared memory file for one value), and return its file descriptor, which child
-    processes do not inherit.
+    """Create an empty shared memory file for one value. Return its file descriptor. Child processes do not inherit the
+    descriptor.
     """
     return beside_streams(os.memfd_create("ullage-parcel", os.MFD_CLOEXEC))
 
@@ -73,7 +73,7 @@ def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> 
 
 
 def read_note(file: int) -> dict[str, Any] | None:
-    """Return the JSON note that was written into a parcel (a shared memory file); None if the parcel is empty."""
+    """Return the JSON note in a shared memory file. None if the file is empty."""
     if os.fstat(file).st_size < _PAGE_BYTES:
         return None
     tail, buffers, length, _ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
@@ -84,8 +84,7 @@ def read_note(file: int) -> dict[str, Any] | None:
 
 
 def read_value(file: int) -> Any:
-    """Return the value that was written into a parcel (a shared memory file). This works only once, because it frees
-    the parcel's memory.
+    """Return the value in a shared memory file. This works only once, because it frees the memory of the file.
 
     Raises:
         Exception: any error that the value's classes raise when they are unpickled.
@@ -99,7 +98,7 @@ def read_value(file: int) -> Any:
 
 
 def _take(mapping: mmap.mmap, start: int, length: int) -> bytearray:
-    """Return a copy of a buffer in ordinary memory, and free the pages of the original in the shared memory file."""
+    """Copy a buffer from the shared memory file to ordinary memory. Free the pages of the original."""
     with memoryview(mapping) as whole, whole[start : start + length] as part:
         copy = bytearray(part)
     with suppress(OSError):  # a kernel without this feature frees the pages together with the parcel
@@ -114,16 +113,17 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return the reduced form of a code object for pickle, including its file name, so that tracebacks show source
-    lines. cloudpickle 3.1.3 omits the file name.
+    """Return the reduced form of a code object for pickle, with its file name, so that tracebacks show source lines.
+
+    cloudpickle 3.1.3 omits the file name.
     """
     make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments), *rest
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that stores tensor data outside of the pickle. It also supports exceptions that cannot be unpickled by
-    default.
+    """A pickler that stores the data of tensors outside of the pickle. It can also pickle exceptions that normally
+    cannot be unpickled.
     """
 
     dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
@@ -133,8 +133,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._keep_device = keep_device
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the reduced form of an object for pickle; NotImplemented if the form that the object's class defines
-        is to be used.
+        """Return the reduced form of an object for pickle. NotImplemented stands for the form that the object's class
+        defines.
         """
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -172,8 +172,9 @@ def _typed_storage(untyped: Any, dtype: Any) -> Any:
 
 
 def _error(error: BaseException) -> Any:
-    """Return the reduced form of an exception for pickle. If its class cannot be called with the exception's arguments,
-    the exception is restored without calling `__init__`.
+    """Return the reduced form of an exception for pickle.
+
+    If its class cannot be called with the exception's arguments, the exception is restored without `__init__`.
     """
     try:
         reduced: Any = error.__reduce_ex__(5)

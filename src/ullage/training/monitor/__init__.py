@@ -1,3 +1,3 @@
-"""`ullage.Monitor`: watches memory from step to step, and distinguishes leaks from warm-up, longer batches,
-fragmentation.
+"""`ullage.Monitor` watches the memory of a training loop. It finds leaks, and does not mistake warm-up, longer batches
+or fragmentation for a leak.
 """

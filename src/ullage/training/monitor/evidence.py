@@ -18,34 +18,35 @@ from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
-"""The number of samples of the live blocks that must have been taken before the lines whose memory grows are named."""
+"""The number of samples of the live blocks that are needed before a growing source line is named."""
 UNIT_BYTES: Final = 512
-"""The allocator's unit for block sizes in bytes. All block sizes are multiples of this number."""
+"""The unit of block sizes in PyTorch's allocator, in bytes. Every block size is a multiple of it."""
 _MAX_SAMPLES: Final = 16
 _NAMED_ONE_IN: Final = 10
-"""The number N such that a source line is not named in a finding if its memory grows by less than 1/N of the growth of
+"""The N in this rule: a finding names a source line only if the line's memory grows by at least 1/N of the growth of
 the fastest line.
 """
 _LEAST_HELD_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
 _REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
-"""A regular expression for a part of a path that is repeated. For example, if exceptions each refer to the previous
-one, the path becomes longer as the leak grows.
+"""A regular expression for a repeated part of a path.
+
+Paths can become longer as a leak grows, for example if each exception refers to the previous one.
 """
 
 HeldByPath = dict[str, tuple[int, int]]
-"""The number of blocks and the bytes that are held through each path from a variable. Each index in a path is replaced
+"""Maps each path from a variable to the number of blocks and the bytes that it holds. Each index in a path is replaced
 by a star.
 """
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
-"""A sample of the live blocks: the step, and for each source line the bytes and the number of the live blocks that the
-line allocated.
+"""A sample of the live blocks: the step, and a mapping from each source line to the bytes and the number of its live
+blocks.
 """
 
 
 class GrowthEvidence:
-    """Samples of the live blocks of a device, grouped by the line that allocated them. A sample is taken every few
-    steps of a phase.
+    """Samples the live blocks of a device every few steps of a phase. The blocks are grouped by the source line that
+    allocated them.
     """
 
     def __init__(self, device: int, stride: int) -> None:
@@ -79,7 +80,7 @@ class GrowthEvidence:
             self._single_thread = None
 
     def sample(self, step: int) -> None:
-        """Take a sample of the live blocks by source line, if the next sample is due at this step."""
+        """Take a sample of the live blocks, if the next sample is due at this step."""
         if step < self._due or not self.is_possible:
             return
         self._due = step + self._stride
@@ -91,7 +92,7 @@ class GrowthEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough samples of the live blocks have been taken to name the source lines whose memory grows."""
+        """Whether there are enough samples of the live blocks to name the source lines whose memory grows."""
         return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
 
     def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
@@ -158,22 +159,23 @@ class GrowthEvidence:
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
-    """Return whether the number of blocks rises from sample to sample. In one of four samples it may stay equal,
-    because a leak may skip steps.
+    """Return whether the number of blocks rises from sample to sample.
+
+    It may stay equal in one of four samples, because a leak may skip steps.
     """
     rises = [after[1] - before[1] for before, after in pairwise(rows)]
     return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
 
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
-    """Return whether the bytes rise evenly from sample to sample while the number of blocks does not fall."""
+    """Return whether the bytes rise evenly from sample to sample and the number of blocks never falls."""
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
     return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))
 
 
 def held_now(device: int) -> HeldByPath:
-    """Return the memory that is now held on a device through each path from a variable; empty if the allocator cannot
-    list its blocks.
+    """Return the memory that is now held on a device, for each path from a variable. Empty if the allocator cannot list
+    its blocks.
     """
     try:
         from ullage.training.ownership.owners import owners
@@ -192,7 +194,7 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path from a variable through which most additional blocks (or bytes) are held; None if no path holds
+    """Return the path through which the largest number of additional blocks or bytes is held. None if no path holds
     more than before.
     """
     growth = {

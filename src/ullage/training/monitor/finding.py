@@ -1,4 +1,4 @@
-"""The findings of `ullage.Monitor` and their text. The module `judge` decides when a finding is made."""
+"""The findings of `ullage.Monitor`, and their text. The module `judge` makes the findings."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,17 +14,17 @@ class FindingKind(StrEnum):
     """The reason why memory has risen."""
 
     LEAK = "leak"
-    """Memory that stays allocated after each step keeps growing from step to step."""
+    """The memory that stays allocated after each step grows from step to step."""
     GROWTH_ENDED = "growth that ended"
-    """Memory grew from step to step and then stopped growing, such as a buffer that is full or a list that was
+    """Memory grew from step to step and then stopped growing. Examples are a buffer that is full and a list that was
     cleared.
     """
     WARM_UP = "warm-up"
-    """Memory rose once and then stayed at that level, for example optimizer state, a workspace, or a copy of the
+    """Memory rose once and then stayed at that level. Examples are optimizer state, a workspace, and a copy of the
     weights.
     """
     LONGER_BATCH = "longer batch"
-    """The peak of memory rose, but the memory that stays allocated after each step did not."""
+    """The peak of memory rose. The memory that stays allocated after each step did not."""
     FRAGMENTATION = "fragmentation"
     """Reserved memory rose, but the peak of allocated memory did not. The unused reserved memory is in pieces that are
     too small to be used.
@@ -38,36 +38,37 @@ class MonitorFinding:
     kind: FindingKind
     """The reason why memory has risen."""
     phase: str
-    """The phase in whose steps memory rose: "train", or the name that was passed to `Monitor.phase`."""
+    """The phase in which memory rose: "train", or the name that was passed to `Monitor.phase`."""
     step: int
-    """The training step at which the monitor made the finding, from 1 on, counted over all phases."""
+    """The training step at which the monitor made the finding. All phases are counted together, and the first step
+    is 1.
+    """
     since_step: int
     """The step since which memory rose."""
     until_step: int | None = None
-    """The step at which the growth was found to have stopped; None while memory still grows."""
+    """The step at which the monitor found that the growth had stopped. None if memory still grows."""
     bytes_per_step: int = 0
-    """The average growth in bytes per step; 0 if memory does not grow from step to step."""
+    """The average growth in bytes per step. It is 0 if memory does not grow from step to step."""
     total_bytes: int = 0
     """The total growth in bytes."""
     line: str | None = None
-    """The line of the user's code that allocated most of the additional memory ("project/train.py:41"); None if this is
-    unknown.
+    """The line of the user's code that allocated most of the additional memory, such as "project/train.py:41". None if
+    it is unknown.
     """
     lines: tuple[tuple[str, int], ...] = ()
-    """All source lines whose memory grows, each with its growth in bytes per step, the fastest first."""
+    """All source lines whose memory grows, each with its growth in bytes per step. The fastest line comes first."""
     holder: str | None = None
-    """The path from a variable to the object that holds the additional memory; None if it was not searched or not
-    found.
+    """The path from a variable to the object that holds the additional memory. None if the monitor did not search for
+    it or did not find it.
     """
 
     @property
     def is_leak(self) -> bool:
-        """Whether memory still grows from step to step."""
         return self.kind is FindingKind.LEAK
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the user should act on this finding. This is the case for a leak and for fragmentation."""
+        """Whether the user should act on this finding: it is a leak or fragmentation."""
         return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:

@@ -20,31 +20,31 @@ from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, w
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
 _RECORDED_LEVELS: Final = 3
-"""The number of step counts (8, 32 and 128) for which the monitor records, when the lowest memory over so many steps
-grows, which source lines allocate. For larger step counts, recording would cost too much time.
+"""The monitor records which source lines allocate only if memory grows over 8, 32 or 128 steps. These are three levels.
+For more steps, recording would take too much time.
 """
 _CONFIRMED_STEPS: Final = 6
-"""The number of further steps for which growth has to continue before it is reported as a leak, if it was found in the
-minimums over 8 steps.
-"""
+"""Growth in the memory minimums over 8 steps must continue for this many more steps before it is reported as a leak."""
 _WITHOUT_LINE: Final = 7
-"""The number of consecutive rises after which growth is reported even if no growing source line has been found."""
+"""The number of consecutive rises after which growth is reported even if no growing source line was found."""
 _REST_FLOORS: Final = 4
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
 _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
-"""The number N such that a GPU's memory counts as fragmented if at least 1/N of its reserved memory was unused even at
-the peak.
+"""The N in this rule: a GPU's memory is fragmented if at least 1/N of its reserved memory was unused even at the
+peak.
 """
 _RISE_ONE_IN: Final = 16
-"""The number N such that a peak of memory counts as risen if it has risen by at least 1/N of its earlier value."""
+"""The N in this rule: a peak of memory has risen if it is higher than its earlier value by at least 1/N of this
+value.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """The statistics of PyTorch's allocator after a training step, in bytes and in numbers of blocks."""
+    """The statistics of PyTorch's allocator after a training step: bytes, and numbers of blocks."""
 
     bytes: int
     blocks: int
@@ -53,7 +53,7 @@ class StepLevels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Create this object from the memory statistics that `torch._C._cuda_memoryStats` returns."""
+        """Create this object from PyTorch's memory statistics (`torch._C._cuda_memoryStats`)."""
         return cls(
             # Requested bytes are used, because a block may be up to 1 MiB larger than its request, depending on its
             # position.
@@ -74,40 +74,39 @@ class _Suspicion:
     is_by_blocks: bool
     since: Floor
     begun: tuple[int, int]
-    """The allocated bytes and the peak in bytes at the time when growth was first suspected."""
+    """The allocated bytes, and the peak in bytes, when growth was first suspected."""
     evidence: GrowthEvidence | None
     held: HeldByPath | None = None
-    """The paths from variables through which memory was held when the growth had been observed for a while. They are
-    compared with the paths at the time of the report.
+    """The memory that each path from a variable held after the growth had been observed for a while. It is compared
+    with the memory at the time of the report.
     """
     is_swept: bool = False
-    """Whether the garbage collector was run since growth was suspected, so that reference cycles are not mistaken for
-    growth.
-    """
+    """Whether the garbage collector was run after growth was suspected. Reference cycles can look like growth."""
     confirmed_at: int | None = None
-    """The number of steps of the phase at which memory growth is checked once more before it is reported as a leak;
-    None if no such check is planned.
+    """The phase's step count at which growth is checked once more before it is reported as a leak. None if no such
+    check is planned.
     """
 
 
 @dataclass(slots=True)
 class _Rest:
-    """A waiting time after suspected growth was dismissed. The monitor does not investigate similar growth until it
-    ends.
+    """A waiting time that begins when suspected growth is dismissed. Until it ends, the monitor does not investigate
+    similar growth.
     """
 
     steps: int
     until: int = 0
-    """The number of steps of the phase at which the waiting time ends."""
+    """The phase's step count at which the waiting time ends."""
     is_of_blocks: bool = False
-    """Whether growth in the number of blocks is also ignored during the waiting time. Otherwise only growth in bytes is
-    ignored, which longer batches may cause.
+    """Whether growth in the number of blocks is also ignored during the waiting time.
+
+    If False, only growth in bytes is ignored. Longer batches can cause such growth.
     """
 
 
 @dataclass(slots=True)
 class _Standing:
-    """A leak that was reported, and whose growth the monitor still follows."""
+    """A reported leak. The monitor still follows its growth."""
 
     place: int
     """The index of the leak's finding in `Judge.findings`."""
@@ -115,25 +114,31 @@ class _Standing:
     is_by_blocks: bool
     since: Floor
     top: Floor
-    """The highest floor of the leak so far, in bytes or in blocks. A floor is the lowest memory over several steps."""
+    """The highest minimum of memory that the leak has reached so far, in bytes or in blocks. Each minimum is taken over
+    several steps.
+    """
     longest_pause: int = 0
 
 
 @dataclass(slots=True)
 class _Past:
-    """The results of earlier investigations of memory growth in a phase."""
+    """The results of earlier investigations of a phase's memory growth."""
 
     rests: list[_Rest] = field(
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
-    """The waiting times after suspected memory growth was dismissed: one for memory minimums over 8 steps, one for
-    minimums over 32 steps, and so on.
+    """The waiting times after suspected growth was dismissed. The first is for memory minimums over 8 steps, the second
+    for those over 32 steps, and so on.
     """
     blocks_per_step: float = 0.0
-    """The growth in blocks per step that was too small for a finding. Afterwards only faster growth is investigated."""
+    """The growth in blocks per step that was too small to be reported. From then on, only faster growth is
+    investigated.
+    """
     least_level: int = 0
-    """The index of the smallest number of steps (8, 32, ...) whose memory minimums are searched for growth. It is
-    raised after growth that ended, because a list that is cleared from time to time appears to grow over few steps.
+    """The lowest level at which growth is still searched: 0 for memory minimums over 8 steps, 1 for 32 steps, and so
+    on.
+
+    It is raised when growth has ended. A list that is cleared from time to time appears to grow over few steps.
     """
     standing: _Standing | None = None
 
@@ -175,12 +180,11 @@ class Judge:
         self._higher = 0
 
     def start(self, levels: StepLevels) -> None:
-        """Record the allocator's statistics as they are before the first step."""
+        """Record the allocator's statistics before the first step."""
         self._begun = levels
 
     @property
     def suspects(self) -> bool:
-        """Whether the monitor is investigating memory growth."""
         return self._suspicion is not None
 
     def stop(self) -> None:
@@ -190,7 +194,7 @@ class Judge:
         self._suspicion = None
 
     def sample_evidence(self, series: Series, step: int) -> None:
-        """Take a sample of the live blocks after a step, if the monitor is investigating growth in this phase."""
+        """Take a sample of the live blocks after a step, if growth in this phase is under investigation."""
         suspicion = self._suspicion
         if suspicion is None or suspicion.series is not series:
             return
@@ -201,9 +205,7 @@ class Judge:
             self._conclude(suspicion, self._past[id(series)], step)
 
     def judge(self, series: Series, phase: str, step: int, levels: StepLevels, *, is_alone: bool) -> None:
-        """Compute the lowest memory (the floor) over the latest steps of a phase, and report the findings that follow
-        from it.
-        """
+        """Compute the lowest memory over the latest steps of a phase. Report the findings that follow from it."""
         closed = series.close(step)
         past = self._past.setdefault(id(series), _Past())
         if past.standing is not None:
@@ -242,7 +244,7 @@ class Judge:
             return
 
     def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: StepLevels) -> None:
-        """Decide whether suspected memory growth is dismissed, counts as established, or needs more steps."""
+        """Decide what happens to suspected growth: it is dismissed, it is established, or it needs more steps."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if rises < _SUSPECTED:
@@ -278,7 +280,7 @@ class Judge:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Report established memory growth as a leak if it continues and is large enough."""
+        """Report established growth as a leak, if it continues and is large enough."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
@@ -324,8 +326,8 @@ class Judge:
         return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Dismiss suspected memory growth, and set the waiting time before similar growth is investigated again. The
-        waiting time doubles each time.
+        """Dismiss suspected growth. Similar growth is not investigated again before a waiting time has passed. Each
+        dismissal doubles the waiting time.
         """
         series = suspicion.series
         evidence = suspicion.evidence
@@ -360,7 +362,7 @@ class Judge:
             )
 
     def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
-        """Check whether a leak that was reported still grows, and change its finding if it has stopped."""
+        """Check whether a reported leak still grows. If it has stopped, change the finding."""
         leak = past.standing
         assert leak is not None
         if closed <= leak.level:
@@ -392,8 +394,8 @@ class Judge:
         self._notify(ended)
 
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
-        """Report memory that rose once and then stayed constant. Also report if only the peak or only the reserved
-        memory rose.
+        """Report memory that rose once and then stayed constant. Report a rise of only the peak, or of only the
+        reserved memory.
         """
         floors = list(series.floors[0])
         settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)
@@ -434,8 +436,8 @@ class Judge:
                 self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
     def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
-        """Report that memory rose once to a new constant level, as a warm-up. From the third such rise on, wait until
-        the rises have stopped.
+        """Report as a warm-up that memory rose once to a new constant level. From the third rise on, wait until the
+        rises have stopped.
         """
         rises = self._rises
         rises.count += 1
@@ -470,8 +472,8 @@ class Judge:
             )
 
     def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:
-        """Report a finding if it is the first of its kind. Otherwise update the figures of the first finding, and do
-        not log anything.
+        """Report the first finding of each kind. A later finding of the same kind only updates the figures of the
+        first, and is not logged.
         """
         for place, found in enumerate(self.findings):
             if found.kind is kind:

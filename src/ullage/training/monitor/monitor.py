@@ -19,8 +19,8 @@ from ullage.training.monitor.judge import Judge, StepLevels
 from ullage.training.monitor.series import Series
 
 _STRIDE: Final = 2
-"""The number of training steps from one sample to the next. A sample costs about 80 microseconds in a process whose CPU
-caches are filled by a model's step.
+"""The number of training steps between two samples. A sample takes about 80 microseconds if a model's step has filled
+the CPU caches.
 """
 
 
@@ -85,19 +85,17 @@ class Monitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order in which they were made. The figures of each finding are up to
-        date.
-        """
+        """All findings of the monitor, in the order in which they were made. Their figures are up to date."""
         return list(self._judge.findings)
 
     @property
     def suspects(self) -> bool:
-        """Whether the monitor is investigating possible growth of memory."""
+        """Whether the monitor is investigating a possible growth of memory."""
         return self._judge.suspects
 
     @property
     def steps(self) -> int:
-        """The number of training steps so far, summed over all phases."""
+        """The number of training steps so far, counting all phases."""
         return self._steps
 
     def __enter__(self) -> Self:
@@ -110,8 +108,9 @@ class Monitor:
         self._judge.stop()
 
     def step(self) -> None:
-        """Count a training step. Call this method at the end of each step. Every second call reads the allocator's
-        statistics.
+        """Count a training step. Call this method at the end of each step.
+
+        Every second call reads the allocator's statistics.
         """
         self._steps += 1
         left = self._left - 1
@@ -196,8 +195,8 @@ class Monitor:
             self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
 
     def _read_levels(self) -> "StepLevels | None":
-        """Return the statistics of PyTorch's allocator; None if CUDA has not been used. This function does not
-        initialise CUDA.
+        """Return the statistics of PyTorch's allocator. None if CUDA is not in use. This function does not initialise
+        CUDA.
         """
         if self._read is None:
             if not torch.cuda.is_initialized():

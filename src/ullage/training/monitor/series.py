@@ -14,34 +14,31 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of memory minimums that are merged into one: four minimums over 8 steps into one over 32 steps, four over
-32 steps into one over 128 steps, and so on.
+"""The number of memory minimums that are merged into one. Four minimums over 8 steps make one over 32 steps, and so
+on.
 """
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
 _JUMP_RATIO: Final = 2
-"""The ratio of the largest rise of memory to the second largest rise from which on the largest rise is ignored as a
-single event.
-"""
+"""The largest rise is ignored as a single event if it is more than this many times the second largest rise."""
 _EVEN_RISES: Final = 4
 _LASTING_ONE_IN: Final = 3
-"""The number N such that growth does not count as slowing if its latest rises are even and at least 1/N of its earlier
-rises. The earlier rises may then come from other growth that has ended.
+"""The N in this rule: growth is not slowing if its latest rises are even and at least 1/N of its earlier rises.
+
+In that case, the earlier rises may come from different growth that has ended.
 """
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of consecutive rises in the number of blocks from which on a later fall shows that the growth was a cycle
-and not a leak.
-"""
+"""The number of consecutive rises in the number of blocks after which a fall shows a cycle. A cycle is not a leak."""
 _RECENT_SAMPLES: Final = 4
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""The number of steps inside one `Monitor.phase` context from which on growth is reported before the context ends. With
-fewer steps, the monitor waits for the end of the context.
+"""The length of a `Monitor.phase` context, in steps, from which growth is reported before the context ends. In a
+shorter context, the monitor waits for the end.
 """
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps over which a floor (a minimum of allocated memory) of this level is taken: 8, 32, 128,
+    """Return the number of steps over which a memory minimum of this level is taken. It is 8 for level 0, then 32, 128,
     ...
     """
     return int(CHUNK_STEPS * WIDENING**level)
@@ -49,33 +46,29 @@ def width_of(level: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lowest allocated memory over some steps of a phase, and the memory that the steps of this phase have added
-    until then.
-    """
+    """The lowest allocated memory over some steps of a phase, and how much memory the phase has added until then."""
 
     bytes: int
     blocks: int
     step: int
-    """The number of training steps, over all phases, until the end of the steps for which the minimum of memory was
-    taken.
-    """
+    """The number of training steps of all phases at the end of the steps over which the minimum was taken."""
     phase_steps: int
-    """The number of steps of this phase until the end of the steps for which the minimum of memory was taken."""
+    """The number of steps of this phase at the end of the steps over which the minimum was taken."""
     inside_bytes: int
     inside_blocks: int
-    """The number of memory blocks that this phase has added so far. Only changes between two consecutive samples of
-    this phase count, without another phase between them.
+    """The number of memory blocks that this phase has added so far. A change between two samples counts only if no
+    other phase ran between them.
     """
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The number of memory blocks that all phases together have added so far. Only changes between two consecutive
-    samples of the same phase count.
+    """The number of memory blocks that all phases together have added so far. A change counts only between two
+    consecutive samples of the same phase.
     """
 
 
 class Series:
-    """The floors (lowest allocated memory) of one phase: over each 8 steps, over each 32 steps, and so on."""
+    """The lowest allocated memory of a phase: a minimum over every 8 steps, over every 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
         """Create an empty series of floors (lowest allocated memory) for one phase.
@@ -89,21 +82,22 @@ class Series:
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """The highest numbers of bytes and blocks before memory fell, separately for minimums over 8 steps, 32 steps,
-        and so on. Memory falls, for example, when a list is cleared.
+        """The most bytes and blocks that memory had before it fell, for example when a list was cleared.
+
+        There is one entry for minimums over 8 steps, one for minimums over 32 steps, and so on.
         """
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
         self._last = (0, 0)
         self._visit_began: int | None = None
-        """The number of steps that the phase had when the current `Monitor.phase` context began; None for steps outside
-        of such contexts.
+        """The phase's step count at the beginning of the current `Monitor.phase` context. None for steps outside of
+        such contexts.
         """
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
-        """Begin a visit to the phase, which is one `Monitor.phase` context. The arguments are the bytes and the number
-        of blocks that are allocated now.
+        """Begin a `Monitor.phase` context. The arguments are the bytes and the number of blocks that are allocated
+        now.
         """
         self._visit_began = self.steps
         self._last = n_bytes, blocks
@@ -130,8 +124,10 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete the floor (the lowest memory) over the latest 8 steps and, where due, those over 32 steps, 128
-        steps, and so on. Return how many floors were completed.
+        """Complete the memory minimum over the latest 8 steps. If they are due, complete the minimums over 32 steps,
+        128 steps and so on.
+
+        Return how many minimums were completed.
         """
         floor = Floor(
             bytes=self._bytes,
@@ -159,8 +155,9 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor (the lowest memory over some steps) to the other floors over as many steps. If it is lower than
-        the floor before it, record the level from which memory has fallen.
+        """Append a minimum to the other minimums of the same level.
+
+        If it is lower than the one before, record the level from which memory has fallen.
         """
         floors = self.floors[level]
         if floors:
@@ -173,8 +170,8 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the latest floors (lowest memory over some steps) rose, and whether they rose in blocks
-        rather than in bytes.
+        """Return how many of the latest memory minimums rose. Return True with it if blocks rose, and False if bytes
+        rose.
 
         Blocks are preferred if they rose at least `enough` times.
         """
@@ -197,8 +194,8 @@ class Series:
         return values[1] + further * (values[1] - values[0]) / rises >= top or not top
 
     def goes_on(self, level: int, *, by_blocks: bool) -> bool:
-        """Return whether memory still rises in the latest samples, or in its minimums over fewer steps. A buffer that
-        is full no longer rises.
+        """Return whether memory still rises in the latest samples, or in the minimums over fewer steps. The memory of a
+        full buffer no longer rises.
         """
         if level:
             floors = list(self.floors[level - 1])[-WIDENING:]
@@ -209,14 +206,15 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return how many of the latest floors (lowest memory over some steps) have more blocks than the floor before
-        them, without interruption.
+        """Return the number of consecutive latest memory minimums that each have more blocks than the minimum
+        before.
         """
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return how many of the latest floors (lowest memory over some steps) have more bytes than the floor before
-        them, without interruption. Their rises must be of similar size, and the number of blocks must not fall.
+        """Return the number of consecutive latest memory minimums that each have more bytes than the minimum before.
+
+        The rises must be of similar size, and the number of blocks must not fall.
         """
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
@@ -229,8 +227,9 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Return whether growth in the number of blocks is slowing: the later rises and the last rise are smaller than
-        the earlier ones, as in a cache that fills.
+        """Return whether growth in the number of blocks is slowing, as in a cache that fills.
+
+        It is slowing if the later rises, and the last one, are smaller than the earlier rises.
         """
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
@@ -249,8 +248,9 @@ class Series:
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
-        """Return whether all memory growth came inside the current `Monitor.phase` context. Such memory, for example
-        evaluation results, may be freed when the context ends.
+        """Return whether all growth came inside the current `Monitor.phase` context.
+
+        Such memory, for example evaluation results, may be freed when the context ends.
         """
         began = self._visit_began
         return (
@@ -277,8 +277,10 @@ class Series:
         return is_own or (self._visit_began is not None and 2 * of_all < rise)
 
     def bytes_per_step(self, level: int, rises: int) -> float:
-        """Return the growth of allocated memory in bytes per step, from its minimums over the latest steps. The growth
-        is computed for both halves of the steps, and the smaller one is returned, so that one batch has less effect.
+        """Return the growth of the memory minimums in bytes per step.
+
+        The growth is computed for both halves of the steps, and the smaller result is returned. A single batch then has
+        less effect.
         """
         floors = list(self.floors[level])[-rises - 1 :]
         parts = pairwise((floors[0], floors[len(floors) // 2], floors[-1]))

@@ -12,13 +12,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ReadableAttribute(Protocol[T_co]):
-    """The type of a descriptor of a tensor attribute that can only be read."""
+    """A descriptor of a tensor attribute that can be read but not assigned."""
 
     def __get__(self, tensor: Tensor, /) -> T_co: ...
 
 
 class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
-    """The type of a descriptor of a tensor attribute that can be read and assigned."""
+    """A descriptor of a tensor attribute that can be read and assigned."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The allocated blocks of PyTorch's caching allocator, and a lookup of the block that contains an address."""
+"""The allocated blocks of PyTorch's caching allocator. A block can be found by any address inside it."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -18,8 +18,9 @@ class AllocatedBlock(NamedTuple):
     address: int
     size_bytes: int
     pool: tuple[int, int]
-    """The id of the private pool (of a CUDA graph or of a `torch.cuda.MemPool`) that contains the block; (0, 0) if the
-    block is not in a private pool.
+    """The ID of the private pool that contains the block. It is (0, 0) if the block is not in a private pool.
+
+    A CUDA graph or a `torch.cuda.MemPool` has a private pool.
     """
     allocated_at: str | None
 
@@ -40,12 +41,12 @@ class AllocatedBlocks:
         return self._blocks[row]
 
     def beginning_at(self, addresses: Iterable[int]) -> "AllocatedBlocks":
-        """Return only those blocks whose start addresses are among the given addresses."""
+        """Return the blocks that begin at one of the given addresses."""
         sought = set(addresses)
         return AllocatedBlocks([block for block in self._blocks if block.address in sought])
 
     def rows_at(self, addresses: list[int]) -> list[int]:
-        """Return the index of the block that contains each address, or -1 for an address outside all blocks."""
+        """Return the index of the block that contains each address. It is -1 for an address outside all blocks."""
         if not self._blocks:
             return [-1] * len(addresses)
         found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
@@ -94,8 +95,8 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks. From PyTorch 2.11 on, the allocation history is not read, which
-    saves time.
+    """Return PyTorch's segments with their blocks. With PyTorch 2.11 and later, the allocation history is not read,
+    which saves time.
     """
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
@@ -105,8 +106,8 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the file and line of the innermost stack frame that is in the user's own code; None if the stack has no
-    such frame.
+    """Return the file and line of the innermost stack frame in the user's own code. None if no frame is in the user's
+    code.
     """
     for frame in frames:
         file = frame["filename"]

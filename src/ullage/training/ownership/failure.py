@@ -1,4 +1,4 @@
-"""Frees the local variables that an exception keeps alive through the stack frames of its traceback."""
+"""Frees the local variables that an exception keeps alive. The stack frames of its traceback refer to them."""
 
 import inspect
 import sys
@@ -41,7 +41,7 @@ def _clear_copies(frames: Iterable[FrameType]) -> None:
     """Clear the dictionaries that remain in the frames of finished functions after `f_locals` was read (Python up to
     3.12).
 
-    They are not cleared while a debugger is active, because a debugger writes them back into the variables.
+    Nothing is cleared while a debugger is active, because it would write the dictionaries back into the variables.
     """
     if sys.gettrace() is not None:
         return

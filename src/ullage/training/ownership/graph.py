@@ -21,12 +21,12 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
         "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
     )
 )  # fmt: skip
-"""The names of the autograd functions of views and casts. They may be between a parameter and the function that
-computes with it.
+"""The names of autograd functions of views and casts. They may be between a parameter and the function that computes
+with it.
 """
 _MAX_FUNCTIONS_APART: Final = 16
-"""The maximum number of autograd functions between an autograd function and a parameter that shows to which module the
-function belongs.
+"""The parameters of a module show which autograd functions belong to it. At most this many functions may be between a
+parameter and such a function.
 """
 
 
@@ -35,12 +35,12 @@ class Saved:
     """A value that an autograd function has saved for backward."""
 
     value: Any
-    """The saved tensor, or the object that a saved-tensor hook returned when it packed the tensor."""
+    """The saved tensor. If a saved-tensor hook packed the tensor, it is the object that the hook returned."""
     function: Any
     """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number that the caller of `saved_in` gave to the tensor from whose `grad_fn` this autograd function was
-    found.
+    """The index that the caller of `saved_in` gave to the tensor from which the search began. The search follows the
+    `grad_fn` of this tensor.
     """
 
 
@@ -72,7 +72,7 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
 
 
 def next_of(function: Any) -> list[Any]:
-    """Return the autograd functions that backward runs directly after this function (its `next_functions`)."""
+    """Return the autograd functions that backward runs directly after this one (its `next_functions`)."""
     try:
         return [one for one, _ in function.next_functions if one is not None]
     except RuntimeError:
@@ -94,8 +94,8 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield what a SavedTensor refers to: a tensor, or the object into which a hook has packed the tensor and the
-    unpack hook.
+    """Yield the objects to which a SavedTensor refers. If hooks have packed the tensor, these are the packed object and
+    the unpack hook.
     """
     for part in ("data", "unpack_hook"):
         try:
@@ -107,7 +107,7 @@ def values_of(saved: Any) -> Iterator[Any]:
 
 
 def variable_of(function: Any) -> Tensor | None:
-    """Return the tensor whose gradient an AccumulateGrad function updates; None for any other function."""
+    """Return the tensor whose gradient an AccumulateGrad function updates. None for any other function."""
     if type(function).__name__ != "AccumulateGrad":
         return None
     variable = function.variable
@@ -138,7 +138,7 @@ def described(function: Any, names: Mapping[int, str]) -> str:
 
 
 def _variables_at(function: Any) -> Iterator[Tensor]:
-    """Yield the leaf tensors that are inputs of an autograd function, either directly or through views and casts."""
+    """Yield the leaf tensors that are inputs of an autograd function. An input may pass through views and casts."""
     waiting = [(one, 0) for one in next_of(function)]
     while waiting:
         one, depth = waiting.pop()
@@ -150,7 +150,7 @@ def _variables_at(function: Any) -> Iterator[Tensor]:
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
-    """Return the tangent of a tensor in forward-mode differentiation; None if it does not have a tangent."""
+    """Return the tangent of a tensor in forward-mode differentiation. None if it has no tangent."""
     level = forward_ad._current_level
     if level < 0:
         return None

@@ -21,7 +21,7 @@ from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
 _MOST_STEPS: Final = 5
-"""The maximum number of nested containers on a path that is searched from an object back to a variable."""
+"""The search from an object back to a variable passes at most this many nested containers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +30,17 @@ class BlockHolder:
 
     kind: HolderKind
     path: str
-    """The path from a variable to the object that holds the block. A star stands for each index: "losses ->
-    list[*]".
+    """The path from a variable to the object that holds the block, such as "losses -> list[*]". A star stands for any
+    index.
     """
     variable: str
-    """The name of the variable at which the path begins; empty if the path does not begin at a variable."""
+    """The name of the variable at which the path begins. Empty if the path does not begin at a variable."""
     file: str
     function: str
     in_traceback: bool
     """Whether the path leads through the traceback of an exception."""
     others: tuple[str, ...]
-    """The names of other variables and attributes that keep the block allocated too."""
+    """The names of other variables and attributes that keep the block allocated."""
 
 
 def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, BlockHolder]:
@@ -93,7 +93,7 @@ def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, 
 
 
 class _Backwards:
-    """A search for other references to an object, which goes from the object back to variables."""
+    """Searches backwards for other references to an object: from the object to variables."""
 
     def __init__(self, search: OwnerSearch) -> None:
         self._search = search
@@ -102,8 +102,8 @@ class _Backwards:
             self._roots.setdefault(id(root.value), []).append(root)
 
     def names_of(self, claims: Iterable[Claim], best: Claim) -> tuple[str, ...]:
-        """Return the names of the variables and attributes that keep a block allocated, other than those on the path
-        that is reported.
+        """Return the names of the variables and attributes that keep a block allocated. Those on the reported path are
+        left out.
         """
         objects, reach = self._search.reach.objects, self._search.reach
         main = {id(objects[place]) for place in reach.chain_of(best.place)}
@@ -114,8 +114,8 @@ class _Backwards:
         return tuple(found)
 
     def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
-        """Yield the names of the variables, and of the attributes of objects, that refer to an object directly or
-        through containers.
+        """Yield the names of the variables and attributes that refer to an object, either directly or through
+        containers.
         """
         level, seen = [(one, None, suffix)], {id(one)}
         for _ in range(_MOST_STEPS):
@@ -140,8 +140,8 @@ class _Backwards:
             level = following
 
     def _parents_of(self, child: Any) -> list[Any]:
-        """Return the objects, except modules, that refer to an object. Only objects that the search has found are
-        considered.
+        """Return the objects that refer to an object. Modules and objects that the search has not found are left
+        out.
         """
         search = self._search
         return [

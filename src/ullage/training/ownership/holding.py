@@ -1,5 +1,5 @@
-"""The report of what holds device memory, with one row for each holder. The rows sum to the memory that PyTorch's
-allocator has allocated.
+"""The report of what holds device memory. It has one row for each holder, and the rows sum to the memory that PyTorch
+has allocated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds a memory block. If a block has several holders, the kind that is listed first here
-    is reported.
+    """The kind of object that holds a memory block. If several objects hold a block, the kind that this class lists
+    first is reported.
     """
 
     PARAMETER = "parameter"
@@ -21,21 +21,19 @@ class HolderKind(StrEnum):
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradient"
     NOTEBOOK = "notebook"
-    """A result of an earlier notebook cell that IPython stores in `Out`, `_`, `__` or `___`."""
+    """The result of an earlier notebook cell. IPython stores it in `Out`, `_`, `__` or `___`."""
     LOCAL = "local"
     """A local variable of a running function."""
     GLOBAL = "global"
     """A global variable of one of the user's modules."""
     TRACEBACK = "traceback"
-    """The stack frames of an exception that a variable still refers to."""
+    """The stack frames of an exception to which a variable still refers."""
     GRAPH = "graph"
-    """A tensor that the forward pass saved for a backward pass that has not run; a tensor with a `grad_fn` keeps it
-    alive.
-    """
+    """A tensor that forward saved for a backward that has not run. A tensor with a `grad_fn` keeps it alive."""
     LIBRARY = "library"
     """A variable of a library's module."""
     RUNNING = "running"
-    """Memory that an expression in evaluation, another thread, or C code holds. No variable refers to it."""
+    """Memory that a running expression, another thread, or C code holds. No variable refers to it."""
     GARBAGE = "garbage"
     """A reference cycle to which no variable refers. `gc.collect()` frees it."""
     WORKSPACE = "workspace"
@@ -43,7 +41,7 @@ class HolderKind(StrEnum):
     POOL = "private pool"
     """The private pool of a CUDA graph or of a `torch.cuda.MemPool`."""
     SMALLER = "smaller"
-    """All holders that are smaller than the option `min_bytes`, together in one row."""
+    """One row for all holders that are smaller than the option `min_bytes`."""
     UNKNOWN = "unknown"
     """A memory block to which no Python object refers."""
 
@@ -51,20 +49,21 @@ class HolderKind(StrEnum):
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One holder of device memory: the blocks that the same kind of reference keeps allocated."""
+    """One holder of device memory: blocks that are kept allocated by the same kind of reference."""
 
     bytes: int
-    """The total size of the holder's blocks in bytes, as the allocator counts it, that is, after rounding up."""
+    """The total size of the holder's blocks in bytes. The allocator rounds block sizes up."""
     path: str
-    """The path from a variable to the object that holds the memory: "train.py:41 global 'losses' -> list[*]"."""
+    """The path from a variable to the object that holds the memory, such as "train.py:41 global 'losses' ->
+    list[*]".
+    """
     kind: HolderKind
     """The kind of object that holds the memory."""
     blocks: int = 1
-    """The number of memory blocks that the holder keeps allocated."""
     device: int = 0
     """The index of the CUDA device."""
     allocated_at: str | None = None
-    """The line of the user's code that allocated the holder's largest block; None unless PyTorch records memory
+    """The line of the user's code that allocated the holder's largest block. None if PyTorch does not record memory
     history.
     """
 
@@ -77,14 +76,14 @@ class Holding:
 @public
 @dataclass(frozen=True, slots=True)
 class Holdings(Sequence[Holding]):
-    """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has allocated."""
+    """The result of `ullage.owners`: what holds the memory that PyTorch's allocator has allocated."""
 
     rows: tuple[Holding, ...]
-    """The holders of memory, sorted by size, the largest first."""
+    """The holders of memory. The largest comes first."""
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all rows in bytes. It is equal to the sum of `torch.cuda.memory_allocated()` over all devices."""
+        """The sum of all rows in bytes. It equals `torch.cuda.memory_allocated()`, summed over all devices."""
         return sum(row.bytes for row in self.rows)
 
     @overload

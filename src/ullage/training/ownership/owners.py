@@ -55,8 +55,8 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
 
 
 def holder_at(addresses: Iterable[int]) -> str | None:
-    """Return the path from a variable to the holder that holds most of the blocks at these addresses; None if no holder
-    is known.
+    """Return the path from a variable to the object that holds most of the blocks at these addresses. None if no such
+    object is known.
     """
     blocks = live_blocks().beginning_at(addresses)
     holdings = _rows_of(blocks) if len(blocks) else []

@@ -1,6 +1,6 @@
 """The path from a variable to an object, as text: "train.py:41 local 'losses' -> list[3]".
 
-None of the user's code runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
+None of the user's code runs. Names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
 """
 
 import types
@@ -64,7 +64,7 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
 
 
 def _is_between(holder: Any, one: Any) -> bool:
-    """Return whether an object is only the `__dict__` in which its owner `holder` keeps its attributes."""
+    """Return whether an object is only the `__dict__` of its owner `holder`."""
     if is_of(one, (types.CellType, types.MappingProxyType)):
         return True
     if is_of(holder, (types.FunctionType,)):
@@ -79,8 +79,9 @@ def _is_between(holder: Any, one: Any) -> bool:
 
 
 def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Return how a path shows the reference from one object to the next: ".name", "[3]" or another text. Return "" to
-    show only the type, and None to leave the object out.
+    """Return the text for the reference from one object to the next in a path, such as ".name" or "[3]".
+
+    Return "" to show only the type. Return None to leave the object out.
     """
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
@@ -140,9 +141,7 @@ def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
 
 
 def _frame_of(holder: Any) -> types.FrameType | None:
-    """Return the stack frame of an object that is a suspended generator, a suspended coroutine or a frame; None for any
-    other object.
-    """
+    """Return the stack frame of a suspended generator or coroutine, or the frame itself. None for any other object."""
     if is_of(holder, (types.FrameType,)):
         return holder  # type: ignore[no-any-return]  # is_of does not narrow
     for kind, name in (

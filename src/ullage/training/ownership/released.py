@@ -36,7 +36,9 @@ _HOOKS: Final = "_hooks"
 
 @dataclass(slots=True)
 class ReleasedParts:
-    """The parts (tensors, modules, optimizers, ...) of the objects passed to `ullage.release`, each of them once."""
+    """The parts (tensors, modules, optimizers, ...) of the objects that the user passed to `ullage.release`. Each part
+    occurs once.
+    """
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -50,7 +52,7 @@ class ReleasedParts:
     capsules: list[Any] = field(default_factory=list)
     """DLPack capsules."""
     failures: list[Any] = field(default_factory=list)
-    """The exceptions, and the tracebacks and frames that the user passed without an exception."""
+    """The exceptions that the user passed. Tracebacks and frames that were passed without an exception are included."""
 
 
 def parts_of(objects: Iterable[Any]) -> ReleasedParts:
@@ -95,7 +97,7 @@ def _sort(given: ReleasedParts, one: Any) -> None:
 
 
 def _inside(one: Any) -> Iterable[Any]:
-    """Return the objects that an object contains or owns, and that are released together with it."""
+    """Return the objects that an object contains or owns. They are released together with it."""
     variables = instance_dict(one) or {}
     if is_of(one, (Tensor,)):
         base = attribute.BASE.__get__(one)
@@ -135,18 +137,14 @@ def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
 
 
 def _of_samplers(variables: dict[str, Any]) -> list[Any]:
-    """Return the tensors to which a data loader's samplers refer, such as weights, and their containers that hold only
-    tensors.
-    """
+    """Return the tensors of a data loader's samplers, such as weights, and their containers of tensors."""
     samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
     samplers += [instance_dict(sampler.get("sampler")) or {} for sampler in samplers]
     return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
 def _of_hooks(hooks: Any) -> list[Any]:
-    """Return the tensors to which the hooks of a module refer, and the containers among these objects that hold only
-    tensors.
-    """
+    """Return the tensors to which a module's hooks refer, and their containers of tensors."""
     if not is_of(hooks, (dict,)):
         return []
     kept = []
@@ -158,7 +156,9 @@ def _of_hooks(hooks: Any) -> list[Any]:
 
 
 def _is_of_tensors(one: Any, within: tuple[int, ...] = ()) -> bool:
-    """Return whether an object is a tensor or a container of tensors only, and contains no model parameter."""
+    """Return whether an object is a tensor, or a container of tensors only. A model parameter does not count as a
+    tensor here.
+    """
     if is_of(one, (Tensor,)):
         return not within or not _is_trained(one)
     if not is_of(one, _CONTAINERS) or id(one) in within:

@@ -1,4 +1,4 @@
-"""The objects at which paths to tensors begin: variables of running functions, variables of modules, and exceptions."""
+"""The starts of paths to tensors: variables of running functions, variables of modules, and exceptions."""
 
 import contextvars
 import inspect
@@ -29,15 +29,15 @@ class Root:
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable, if the path begins at a variable of a function or a module."""
+    """The name of the variable at which the path begins. Empty if it begins at an exception."""
     file: str = ""
     """The file that contains the variable."""
     function: str = ""
-    """The name of the function whose local variable this is; empty for a variable of a module."""
+    """The name of the function that has this local variable. Empty for a variable of a module."""
 
 
 def roots_of_user() -> Iterator[Root]:
-    """Yield the variables of the user's functions, modules and notebook cells, and the exceptions that Python keeps
+    """Yield the variables of the user's functions, modules and notebook cells. Yield the exceptions that Python keeps
     alive.
     """
     frames = list(_frames())
@@ -62,7 +62,7 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of running library functions, and the variables of the libraries' modules."""
+    """Yield the variables of library functions that are running, and the variables of library modules."""
     for frame in _frames():
         if not _is_of_user(frame):
             yield from _locals_of(frame, HolderKind.LIBRARY)
@@ -72,16 +72,17 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all Python modules and of their dictionaries. A search begins at their variables, and
-    otherwise does not follow references to modules.
+    """Return the `id`s of all Python modules and of their dictionaries.
+
+    A search begins at the variables of modules. It does not follow references to modules.
     """
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Return whether a Python module is the user's. This is the case if its file is not part of a library, or if a
-    notebook or `python -c` runs it.
+    """Return whether a Python module is the user's: its file is not part of a library, or a notebook or `python -c`
+    runs it.
     """
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
@@ -105,8 +106,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the stack frames of all threads, except frames of this package. The current thread comes first, and the
-    innermost frame of a thread first.
+    """Yield the stack frames of all threads, without those of this package. The current thread comes first. In each
+    thread, the innermost frame comes first.
     """
     own = threading.get_ident()
     by_thread = sys._current_frames()
@@ -186,7 +187,7 @@ def _name_of(module: ModuleType) -> str:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Return whether an object is a class that is defined in one of the user's modules."""
+    """Return whether an object is a class from one of the user's modules."""
     name = class_dict(kind).get("__module__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

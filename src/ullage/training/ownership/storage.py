@@ -1,6 +1,6 @@
-"""Finds the storages of tensors and modules. Only addresses of storages are kept, so that no tensor is kept alive.
+"""Finds the storages of tensors and modules. Only their addresses are kept, so that no tensor is kept alive.
 
-It reads attributes that PyTorch's own classes define and never runs a user's property or `__repr__`.
+Only attributes that PyTorch's own classes define are read. The user's properties and `__repr__` never run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -56,8 +56,7 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
 def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
     """Return the parameters and the buffers of a module and its submodules. Shared tensors are repeated.
 
-    The function does not use `Module.modules()`, which builds a name for each module and would take most of the time
-    here.
+    `Module.modules()` is not used, because it builds a name for each module, which would take most of the time.
     """
     parameters: list[nn.Parameter] = []
     buffers: list[Tensor] = []
@@ -74,7 +73,6 @@ def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of an optimizer's state."""
     found: list[Tensor] = []
     for state in list(optimizer.state.values()):
         for value in state.values() if isinstance(state, dict) else (state,):
@@ -86,8 +84,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Return the bytes on CUDA devices of an optimizer's parameters, of the parameters' gradients, and of the
-    optimizer's state.
+    """Return the bytes on CUDA devices of an optimizer's parameters, of their gradients, and of the optimizer's
+    state.
     """
     parameters = [one for group in optimizer.param_groups for one in group["params"] if isinstance(one, Tensor)]
     gradients = [one.grad for one in parameters if one.grad is not None]
@@ -99,9 +97,7 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the total size in bytes of the storages of these tensors on CUDA devices. A shared storage is counted
-    once.
-    """
+    """Return the total size of these tensors' storages on CUDA devices, in bytes. A shared storage counts once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         for part in parts_of_tensor(tensor) or (tensor,):
@@ -120,7 +116,7 @@ def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors among the attributes and slots of a wrapper tensor. DTensor, for example, keeps its local
+    """Return the tensors among the attributes and slots of a wrapper tensor. A DTensor, for example, has its local
     tensor in a slot.
     """
     if not any("__tensor_flatten__" in class_dict(kind) for kind in mro_of(type(tensor))):
@@ -142,7 +138,7 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a tensor of torch.func wraps, even if the torch.func transformation has ended."""
+    """Return the tensor inside a tensor of torch.func, even if the torch.func transformation has ended."""
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return None

@@ -1,3 +1,1 @@
-"""Handles memory in a step that a guard runs: out-of-memory errors, ways to free memory, and retries of single
-operations.
-"""
+"""Frees memory when a step of the guard runs out of memory, and retries single operations."""

@@ -54,8 +54,8 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
 
 
 def _says_it_itself(text: str) -> bool:
-    """Return whether an error's message begins with the text of an out-of-memory error, rather than quoting it inside
-    another message.
+    """Return whether a message is itself that of an out-of-memory error. A message that only quotes such an error does
+    not count.
     """
     hit = next(hits_of(text[:_READ]), None)
     before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""

@@ -39,12 +39,15 @@ _ORIGINALS: Final[dict[str, Any]] = {
 }
 
 Retry = Callable[[Callable[[], Any], Exception], Any]
-"""A function that runs an operation again after it ran out of memory. It is called with the operation and its error."""
+"""A function that runs an operation again after the operation ran out of memory. Its arguments are the operation and
+the error.
+"""
 
 
 def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operation writes in place, including the elements of lists. The name of the operation
-    determines whether it writes in place.
+    """Return the tensors that an operation writes in place, including those in lists.
+
+    The operation's name shows whether it writes in place.
     """
     if kwargs.get("out") is not None:
         return _flat(kwargs["out"])
@@ -53,8 +56,8 @@ def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 class RetryingMode(TorchFunctionMode):
-    """Retries each PyTorch operation that runs out of memory, after each available way to free memory, and finally on
-    the CPU.
+    """Retries each PyTorch operation that runs out of memory. Before each retry, it frees memory in another way. The
+    last retry runs on the CPU.
     """
 
     def __init__(
@@ -97,11 +100,13 @@ class RetryingMode(TorchFunctionMode):
         return self.run(func, args, kwargs)
 
     def is_makeshift(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor was allocated in host memory because it did not fit on its device."""
+        """Return whether a tensor was placed in host memory because it did not fit on its device."""
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Return whether an operation on a single tensor, rather than on a list, has written any of these tensors."""
+        """Return whether any of these tensors was written by an operation on a single tensor. Operations on lists of
+        tensors do not count.
+        """
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,8 +123,8 @@ class RetryingMode(TorchFunctionMode):
         return self._run_on_host(func, args, kwargs)
 
     def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on copies of its tensors in host memory. Then copy the tensors that the operation writes in
-        place back to the device.
+        """Run an operation in host memory, on copies of its tensors. Then copy its results into the tensors on the
+        device.
         """
         copies: dict[int, torch.Tensor] = {}
 
@@ -141,8 +146,9 @@ class RetryingMode(TorchFunctionMode):
 
 
 def _tried(func: Any, args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return the result of an operation, or its out-of-memory error. Callers must not keep the error: its stack frames
-    keep tensors alive.
+    """Return the result of an operation, or its out-of-memory error.
+
+    Callers must not keep the error, because its stack frames keep tensors alive.
     """
     try:
         return func(*args, **kwargs), None
@@ -159,8 +165,9 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _identity_of(written: Any) -> int:
-    """Return the `id` of a tensor, or of the first tensor of a list. This `id` identifies a list, because no two lists
-    in an optimizer's step begin with the same tensor.
+    """Return the `id` of a tensor, or of the first tensor in a list.
+
+    This `id` is unique to a list: no two lists in an optimizer's step begin with the same tensor.
     """
     if isinstance(written, list | tuple):
         return id(written[0]) if written else 0
@@ -168,8 +175,9 @@ def _identity_of(written: Any) -> int:
 
 
 def names_in(modules: Iterable[str]) -> frozenset[str]:
-    """Return the names of PyTorch's list operations (`torch._foreach_*`, `torch._fused_*`) that occur in the source of
-    these Python modules. If a module has no source, return all known names.
+    """Return the names of PyTorch's list operations that these Python modules call, such as `torch._foreach_add_`.
+
+    The names are read from the source of the modules. If a module has no source, all known names are returned.
     """
     return frozenset().union(*map(_names_in, modules))
 
@@ -184,7 +192,7 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 class ForeachOperations:
-    """Retries each PyTorch operation on lists of tensors until it succeeds, and records which tensors it wrote."""
+    """Retries each operation on lists of tensors until it succeeds. It records which tensors the operation wrote."""
 
     def __init__(self) -> None:
         self._retry: Retry | None = None
@@ -192,15 +200,15 @@ class ForeachOperations:
         self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
         self._originals: dict[frozenset[str], dict[str, Any]] = {}
         self.written: list[tuple[int, ...]] = []
-        """The `id`s of the tensors that each operation wrote. They are not references, which would keep the tensors
-        alive. By default only the first tensor of each list is recorded.
+        """The `id`s of the tensors that each operation wrote. References would keep the tensors alive. By default, only
+        the first tensor of each list is recorded.
         """
 
     def run_to_end(
         self, run: Callable[[], Any], insist: Retry, *, names: frozenset[str], notes_all: bool = False
     ) -> None:
-        """Run a stage of the optimizer's step. Meanwhile, wrappers replace the list operations of `torch` that have
-        these names.
+        """Run a stage of the optimizer's step. During the stage, wrappers replace the list operations with these names
+        in `torch`.
         """
         if names not in self._originals:
             self._originals[names] = {name: _ORIGINALS[name] for name in names}

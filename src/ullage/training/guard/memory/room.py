@@ -1,6 +1,4 @@
-"""Frees memory on the devices of a model after an attempt at a step has failed. This code does not run in a step that
-succeeds.
-"""
+"""Frees memory on the devices of a model after a step has failed. A step that succeeds does not use this module."""
 
 import gc
 from collections.abc import Iterable
@@ -13,13 +11,13 @@ from ullage.recorded.message.wording import MessageKind
 from ullage.training.guard.memory.retry_operations import RetryingMode
 
 _OUTSIDE: Final = (MessageKind.DRIVER, MessageKind.LIBRARY)
-"""The kinds of out-of-memory errors that occur in code that calls the driver directly. That code cannot use memory that
-PyTorch's allocator has cached.
+"""The kinds of out-of-memory errors that come from code that calls the driver directly. Such code cannot use the memory
+in PyTorch's cache.
 """
 
 
 class Room:
-    """The devices of a model, with methods that free memory on them."""
+    """The devices of a model. The methods free memory on these devices."""
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
         self.devices = tuple(sorted(set(devices), key=str))
@@ -61,7 +59,7 @@ class Room:
             backend.empty_cache()
 
     def retrying(self) -> RetryingMode:
-        """Return a dispatch mode that retries operations that run out of memory. It is used while values are
+        """Return a dispatch mode in which operations that run out of memory are retried. It is used when values are
         restored.
         """
         return RetryingMode((lambda _: self.collect(), lambda _: self.empty_cache()))

@@ -43,8 +43,9 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
 
 
 class _Unwritten(TorchFunctionMode):
-    """Skips all in-place writes of an optimizer's step. Only writes to tensors with one element, such as the step
-    count, are executed, and undone afterwards.
+    """Skips the in-place writes of an optimizer's step.
+
+    Writes to tensors with one element, such as the step count, are executed and undone afterwards.
     """
 
     def __init__(self) -> None:
@@ -104,9 +105,7 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's step calls any hooks, which are registered for this optimizer or for all
-    optimizers.
-    """
+    """Return whether an optimizer's step calls hooks. A hook is registered for one optimizer or for all."""
     return bool(
         optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_HOOKS_OF_ALL_OPTIMIZERS)
     )
@@ -116,7 +115,7 @@ _HOOKS_OF_ALL_OPTIMIZERS: Final[tuple[dict[int, Any], ...]] = (
     of_all._global_optimizer_pre_hooks,
     of_all._global_optimizer_post_hooks,
 )
-"""PyTorch's dictionaries of the hooks that every optimizer's step calls."""
+"""The dictionaries of the hooks that PyTorch calls in the step of every optimizer."""
 
 
 def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: Callable[[torch.Tensor], bool]) -> None:

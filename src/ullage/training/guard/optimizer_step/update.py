@@ -83,10 +83,10 @@ class Update:
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
-        """Unscale and clip the gradients, then step the optimizers and update the scaler.
+        """Unscale and clip the gradients. Then step the optimizers and update the scaler.
 
         Raises:
-            torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
+            torch.OutOfMemoryError: the optimizer's state does not fit. Nothing has changed.
         """
         new = [optimizer for optimizer in self._optimizers if self._is_new(optimizer)]
         for optimizer in new:
@@ -121,7 +121,7 @@ class Update:
         return len(own) == len(self._optimizers)
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """Return whether the next optimizer step needs a dry run, because it may create optimizer state."""
+        """Return whether the next step may create optimizer state. Such a step needs a dry run."""
         known = self._known.get(id(optimizer))
         return (
             known is None
@@ -229,7 +229,7 @@ class Update:
         return self._retrying(self._stage).run(operation, (), {})
 
     def _free(self, stage: str, error: BaseException, *, empties_cache: bool = False) -> None:
-        """Log that one operation of the optimizer's step is retried, and free memory for the retry."""
+        """Log that an operation of the optimizer's step is retried. Free memory for the retry."""
         self._log(stage, f"one operation retried{' after empty_cache' if empties_cache else ''}", error)
         clear_frames(error)
         self._room.collect()
@@ -237,7 +237,7 @@ class Update:
             self._room.empty_cache()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
-        """Return how many times operations on single tensors have written each tensor since its version counter was
+        """Return how often each tensor was written by operations on single tensors, since its version counter was
         recorded.
         """
         on_lists = set(chain.from_iterable(self._lists.written))
@@ -259,8 +259,9 @@ class Update:
         self._log_event(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
-        """Do a dry run of the optimizer's step, before anything is written. If the dry run does not fit, reduce the
-        step's memory need and repeat the dry run.
+        """Do a dry run of the optimizer's step before anything is written.
+
+        If it does not fit, reduce the memory that the step needs and repeat the dry run.
         """
         foreach = [group.get("foreach") for group in optimizer.param_groups]
         ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
@@ -290,30 +291,29 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Facts about an optimizer, learned from its earlier steps, in which each failed operation was retried."""
+    """Facts about an optimizer that were learned from its earlier steps."""
 
     state_key: tuple[int, ...]
     settings: list[Any]
-    """The settings of each parameter group that determine which operations the optimizer's step runs."""
+    """The settings of each parameter group that determine which operations the step runs."""
     settings_of: Callable[[dict[str, Any]], Any]
     states: int
     """The number of parameters that have optimizer state."""
     is_resumable: bool
     is_partial: bool
-    """Whether some parameters have no optimizer state yet, with or without a gradient."""
+    """Whether some parameters have no optimizer state yet. Parameters without a gradient count as well."""
     writes_singly: bool
-    """Whether the optimizer's step also writes parameters and state by operations on single tensors, and not only on
-    lists.
-    """
+    """Whether the step writes some parameters or state with operations on single tensors."""
     written: Callable[[], list[torch.Tensor]]
     """A function that returns the tensors that the optimizer's step writes."""
     names: frozenset[str]
-    """The names of the list operations, such as `_foreach_add_`, that the optimizer's step may call."""
+    """The names of the list operations that the step may call, such as `_foreach_add_`."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """Return a key that changes when an optimizer has to create state. It consists of the number of parameter groups,
-    and of the ids of the parameters that have a gradient but no state.
+    """Return a key that changes when an optimizer has to create state.
+
+    It has the number of parameter groups, and the ids of the parameters that have a gradient but no state.
     """
     return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
 
@@ -326,7 +326,7 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _modules_of(value: object) -> list[str]:
-    """Return the names of the Python modules that define the class of an object and its base classes."""
+    """Return the names of the Python modules that define an object's class and its base classes."""
     return [kind.__module__ for kind in type(value).__mro__[:-1]]
 
 
@@ -341,8 +341,8 @@ def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> lis
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
-    """Make an optimizer's step process one parameter at a time. Then it needs temporaries for the largest parameter
-    only.
+    """Make an optimizer's step process one parameter at a time. The step then needs temporary tensors only for the
+    largest parameter.
     """
     for group in optimizer.param_groups:
         if "foreach" in group and not group.get("fused"):

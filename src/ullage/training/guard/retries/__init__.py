@@ -1,3 +1,1 @@
-"""Retries of forward and backward that need less and less memory, and the record of what succeeded for each batch
-shape.
-"""
+"""Retries forward and backward with less and less memory, and remembers what succeeded for each batch shape."""

@@ -51,8 +51,10 @@ class Ladder:
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """Whether batches may be split. None: a batch may be split if every tensor has one row for each item, and if a test
-    shows that the losses of the parts sum up.
+    """Whether batches may be split.
+
+    None means that the guard decides. It splits a batch if every tensor has one row for each item and a test shows that
+    the losses of the parts sum up.
     """
     may_offload: bool
     log_event: Callable[[Event], None]
@@ -79,9 +81,7 @@ class Ladder:
             self.rewind.end()
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
-        and that value.
-        """
+        """Return the loss of the whole batch. If the loss function returns a second value, return a tuple of both."""
         if len(done) == 1:
             one = done[0]
             return (one.loss, one.extra) if one.is_pair else one.loss
@@ -90,10 +90,10 @@ class Ladder:
 
 
 class Climb:
-    """All attempts at forward and backward of one batch.
+    """All attempts to run forward and backward of one batch.
 
-    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left
-    the processor's caches, and each line takes a microsecond.
+    The code for a successful step is short on purpose. It runs only once in about ten milliseconds. By then it has left
+    the processor's caches, so each line takes a microsecond.
     """
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
@@ -106,7 +106,7 @@ class Climb:
         self._tensors = tensors
         self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
         self._why_whole = form.odd
-        """The reason why the guard must not split the batch; None if it may be split."""
+        """The reason why the guard must not split the batch. None if it may be split."""
         if is_plain(batch):
             ladder.rewind.begin(loss_of, None)
         else:
@@ -116,14 +116,16 @@ class Climb:
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._counted: list[str] = []
-        """The names of counters outside of the model that a failed attempt has changed, and that the guard does not
-        restore.
+        """The names of counters outside the model that a failed attempt has changed. The guard does not restore
+        them.
         """
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
         self.split = 0
-        """The number of parts in which the batch is now run if the guard has split it in this step; otherwise 0."""
+        """The number of parts into which the guard has split the batch in this step. It is 0 if the batch was not
+        split.
+        """
         known = ladder.plans.plan_for(form.shape)
         parts = 1 if known or not self._may_cut() else ladder.forecast.parts_for(form.items, form.length)
         self._plan = known or (BatchPlan(parts=parts) if parts > 1 else PLAIN)
@@ -148,8 +150,8 @@ class Climb:
         return self._on.is_splittable
 
     def _may_cut_into(self, size: int) -> bool:
-        """Return whether the batch may be split into parts of this many items. A test run decides it, unless the user
-        has passed `splittable`.
+        """Return whether the batch may be split into parts of this size. Unless the user has passed `splittable`, a
+        test run decides it.
         """
         if not self._may_cut():
             return False
@@ -216,9 +218,7 @@ class Climb:
             raise
 
     def _go_back(self) -> None:
-        """Undo an attempt that was interrupted, and the parts of the batch that were finished before it, as far as
-        possible.
-        """
+        """Undo an interrupted attempt. As far as possible, undo the parts of the batch that were finished before."""
         with self._on.room.retrying():
             finished: frozenset[tuple[int, int]] = frozenset()
             with suppress(RuntimeError):
@@ -227,12 +227,12 @@ class Climb:
                 self._drop_what_is_done(finished | self._pending[0].finished)
 
     def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
-        """Undo the parts of the batch that are finished. Return whether gradients had to be set to None for this."""
+        """Undo the finished parts of the batch. Return whether this set gradients to None."""
         return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Undo the finished parts of the batch if an error leaves this context, for example an error from a signal
+        """Undo the finished parts of the batch if an error leaves this context, such as an error from a signal
         handler.
         """
         try:
@@ -339,11 +339,10 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return the maximum number of items in a part, if this number of items does not fit at once."""
+        """Return the maximum size of a part, after this number of items did not fit."""
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:
-        """Split the remaining items of the batch into parts of at most `size` items."""
         self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
 
     def _give_up(self, failure: Exception) -> None:

@@ -1,5 +1,5 @@
-"""Activation checkpointing and offloading of saved tensors, with which forward and backward need less memory and
-compute the same values.
+"""Activation checkpointing and offloading of saved tensors. Both reduce the memory of forward and backward without
+changing the results.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ _WORTH_MOVING_BYTES: Final = 1 << 20
 
 
 class MemorySavers:
-    """Activation checkpointing and offloading, which the guard enables for an attempt if the attempt's plan says so."""
+    """Enables activation checkpointing and offloading for an attempt, as the attempt's plan says."""
 
     def __init__(self, modules: Sequence[nn.Module], names: Sequence[str], pinned_bytes: int) -> None:
         self._modules = modules
@@ -38,9 +38,10 @@ class MemorySavers:
 
 
 def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
-    """Return the modules whose names match patterns such as "layers.*", except modules inside another matching module.
+    """Return the modules whose names match patterns such as "layers.*".
 
-    As in file paths, a star matches exactly one level of the module tree.
+    A module inside another matching module is left out. A star matches exactly one level of the module tree, as in file
+    paths.
 
     Raises:
         UsageError: a pattern matches no module.
@@ -67,7 +68,7 @@ def _is_meant(name: str, pattern: str) -> bool:
 @contextmanager
 def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Apply activation checkpointing to these modules inside this context. Forward saves only the inputs of a module,
-    and backward computes the other values again.
+    and backward computes the rest again.
     """
 
     def wrapped(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +117,7 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
-    """Keep the tensors that forward saves for backward in host memory, with up to `pinned_bytes` of it page-locked.
+    """Move the tensors that forward saves for backward to host memory. Up to `pinned_bytes` of it are page-locked.
     Parameters stay on their device.
     """
     stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}

@@ -12,29 +12,29 @@ from typing import Final
 from ullage.training.guard.splitting.batch import Shape
 
 _GROW_AFTER: Final = 32
-"""The number of successful steps after which a guard tries to run a batch in fewer parts. It doubles each time that
-such a try fails, up to `_GROW_AFTER_AT_MOST`.
+"""The number of successful steps after which a guard tries to use fewer parts. Each failed try doubles the number, up
+to `_GROW_AFTER_AT_MOST`.
 """
 _GROW_AFTER_AT_MOST: Final = 2048
 _SHAPES: Final = 4096
-"""The number of batch shapes for which a plan is kept. The plan of the least recently used shape is dropped first."""
+"""The number of batch shapes whose plans are kept. The least recently used plan is dropped first."""
 
 
 class Rung(StrEnum):
-    """The actions that a guard takes after an out-of-memory error, in the order in which it tries them."""
+    """The actions of a guard after an out-of-memory error, in the order in which it tries them."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
     SHRINK = "shrink"
-    """Return to the earlier plan that fitted, after a plan that needs more memory has failed."""
+    """Return to the earlier plan that fitted, because a plan that needs more memory has failed."""
     SPLIT = "split"
     CHECKPOINT = "checkpoint"
     OFFLOAD = "offload"
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Return a phrase for the log that says what the guard did after an out-of-memory error. `parts` is the number
-        of parts in which the batch is now run.
+        """Return the log text for what the guard did after an out-of-memory error. The batch is now split into `parts`
+        parts.
         """
         return {
             Rung.AGAIN: "undone, and retried unchanged",
@@ -49,18 +49,18 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """A plan for running the batches of one shape: the number of parts, activation checkpointing, and offloading."""
+    """A plan for all batches of one shape: the number of parts, and whether to use checkpointing and offloading."""
 
     parts: int = 1
-    """The number of parts into which a batch is split; 1 for a whole batch."""
+    """The number of parts into which a batch is split. It is 1 for a whole batch."""
     checkpoint: bool = False
-    """Whether activation checkpointing is applied to the modules that the user has named in `checkpoint=`."""
+    """Whether activation checkpointing is applied to the modules that `checkpoint=` names."""
     offload: bool = False
     """Whether the tensors that forward saves for backward are kept in host memory."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether all tensors that forward saves for backward stay on the device."""
+        """Whether the tensors that forward saves stay on the device."""
         return not (self.checkpoint or self.offload)
 
     @property
@@ -69,7 +69,7 @@ class BatchPlan:
 
 
 PLAIN: Final = BatchPlan()
-"""The plan for a batch that is run as a whole, without activation checkpointing and offloading."""
+"""The plan that runs a batch as a whole, without checkpointing and offloading."""
 
 
 @dataclass(slots=True)
@@ -81,15 +81,15 @@ class _ShapeMemory:
 
 
 class Plans:
-    """The plan for running the batches of each shape. After a failure a batch is run in smaller parts, and after many
-    successful steps in larger parts again.
+    """The plans for all batch shapes. After a failure, a plan uses smaller parts. After many successful steps, it uses
+    larger parts again.
     """
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
-        """Return the plan for running a batch of this shape; None if no batch of this shape was run before."""
+        """Return the plan for batches of this shape. None if no such batch was run before."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
@@ -100,14 +100,12 @@ class Plans:
         return memory.plan
 
     def is_trying(self, shape: Shape) -> bool:
-        """Return whether `plan_for` last returned, as a trial, a plan that needs more memory than the plan that has
-        fitted this shape.
-        """
+        """Return whether the plan from `plan_for` is a trial: it needs more memory than the plan that has fitted."""
         memory = self._shapes.get(shape)
         return memory is not None and memory.trying is not None
 
     def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
-        """Record that a batch of this shape has fitted when it was run with this plan."""
+        """Record that a batch of this shape fitted with this plan."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:
@@ -121,14 +119,14 @@ class Plans:
             memory.successes += 1
 
     def adopt(self, shape: Shape, parts: int) -> None:
-        """Run batches of this shape in at least `parts` parts from now on, because another rank needs that many."""
+        """Split batches of this shape into at least `parts` parts from now on, because another rank has to."""
         memory = self._shapes.setdefault(shape, _ShapeMemory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0
 
     def failed_to_grow(self, shape: Shape) -> BatchPlan:
-        """Record that the plan on trial, which needs more memory, does not fit. Return the earlier plan that fitted."""
+        """Record that the plan on trial does not fit. Return the earlier plan that fitted."""
         memory = self._shapes[shape]
         memory.trying, memory.successes = None, 0
         memory.patience = min(2 * memory.patience, _GROW_AFTER_AT_MOST)
@@ -136,7 +134,7 @@ class Plans:
 
 
 def _next_plainer(plan: BatchPlan) -> BatchPlan:
-    """Return a plan that saves less memory than this one. It drops the slowest measure: offloading first, then
+    """Return a plan that saves less memory and is faster. It drops the slowest measure: first offloading, then
     checkpointing, then half of the parts.
     """
     if plan.offload:

@@ -1,3 +1,3 @@
-"""Splits a batch into parts: how tensors are cut, how the losses of the parts are weighted, and whether these sum up to
-the batch's loss.
+"""Splits a batch into parts, weights the losses of the parts, and tests whether these losses sum up to the batch's
+loss.
 """

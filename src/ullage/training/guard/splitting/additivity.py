@@ -25,24 +25,24 @@ from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""The largest relative difference between two losses that rounding alone can explain, by the least precise dtype in the
-computation.
+"""Maps a dtype to the largest relative difference between two losses that rounding can cause. The dtype is the least
+precise one in the computation.
 """
 _TF32: Final = 1e-3
 _GRADIENT: Final = 50
-"""The factor by which the tolerance for comparing gradients is larger than the tolerance for comparing losses."""
+"""The tolerance for gradients is this many times the tolerance for losses."""
 _SMALLEST: Final = 1e-2
-"""The absolute loss below which the tolerance for comparing losses no longer shrinks. A small loss may be the
-difference of larger numbers, and then has their rounding errors.
+"""The absolute loss below which the tolerance for losses does not shrink further. A small loss may be a difference of
+large numbers, and then has their rounding errors.
 """
 _ELEMENTS: Final = 1 << 20
-"""The maximum number of elements, over all parameters, of the gradients that are compared."""
+"""The maximum number of gradient elements that are compared, over all parameters."""
 _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
-    """The result of one test run of a loss function: the loss or the gradients, and the side effects of the run."""
+    """The result of one test run of a loss function: the loss or the gradients, and the side effects."""
 
     value: torch.Tensor
     changed: list[str]
@@ -52,16 +52,16 @@ class _TrialRun:
 
 
 class _Refused(Exception):
-    """An error whose text is the reason why a batch must not be split."""
+    """An error whose text says why a batch must not be split."""
 
 
 class _DoesNotFit(Exception):
-    """An error that means that a test run ran out of memory."""
+    """A test run ran out of memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """A tester that runs a loss function on batches and on parts of batches, and undoes each run."""
+    """Runs a loss function as a test on a batch and on its parts, and undoes each run."""
 
     rewind: Rewind
     cutter: Cutter
@@ -69,12 +69,12 @@ class Trials:
     room: Room
     signals: Signals
     compared: set[Shape] = field(default_factory=set)
-    """The shapes of batches for which the gradients of the parts have been compared."""
+    """The shapes of batches for which the gradients of the parts were compared."""
     has_drawn: bool = False
     """Whether any test run of the loss function has used random numbers."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
-        """Return the reason why a batch must not be split into parts of `size` items; None if it may be split."""
+        """Return why a batch must not be split into parts of `size` items. None if it may be split."""
         if form.items is None or form.items < 2:
             return "it has a single item"
         try:
@@ -87,7 +87,7 @@ class Trials:
         return None
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
-        """Return the reason why the guard must not use activation checkpointing for a batch; None if it may."""
+        """Return why the guard must not use activation checkpointing for a batch. None if it may."""
         try:
             trial = self._loss(self.cutter.select(batch, part), loss_of)
         except _DoesNotFit:
@@ -103,8 +103,9 @@ class Trials:
         )
 
     def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
-        """Compare the loss of a batch with the losses of its parts. If the whole batch does not fit, compare
-        overlapping windows of the batch instead.
+        """Compare the loss of a batch with the losses of its parts.
+
+        If the whole batch does not fit, compare overlapping windows of the batch.
         """
         width = items
         while True:
@@ -134,7 +135,7 @@ class Trials:
                 width = -(-width // 2)
 
     def _few_parameters(self) -> list[torch.Tensor]:
-        """Return the smallest parameters that are trained, up to about a million elements in total."""
+        """Return the smallest trained parameters. They have at most about a million elements in total."""
         trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
         chosen: list[torch.Tensor] = []
         left = _ELEMENTS
@@ -148,7 +149,7 @@ class Trials:
     def _compare(
         self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
     ) -> None:
-        """Compare the loss (or the gradients) of some items with the sum of the losses of smaller parts of these items.
+        """Compare the loss or the gradients of some items with the sum over smaller parts of these items.
 
         Raises:
             _Refused: the two differ by more than rounding.
@@ -209,7 +210,7 @@ class Trials:
         """Run the loss function once as a test, and restore everything.
 
         Raises:
-            _Refused: the loss function raised an error that is not an out-of-memory error.
+            _Refused: the loss function raised an error, but did not run out of memory.
             _DoesNotFit: memory ran out.
         """
         failure: Exception | None = None
@@ -250,7 +251,9 @@ class Trials:
 
 
 def _windows(items: int, width: int) -> Iterator[BatchPart]:
-    """Yield windows of a batch that overlap by half, so that each item is compared with its neighbours."""
+    """Yield windows of a batch. Each window overlaps the next by half, so that each item is compared with its
+    neighbours.
+    """
     if width >= items:
         yield BatchPart(items=items)
         return

@@ -21,7 +21,7 @@ Shape = tuple[Any, ...]
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
 _FORMS: Final = 4096
-"""The number of batch shapes for which the sizes of the tensors are cached. The cache is emptied when it is full."""
+"""The maximum number of batch shapes in the cache of tensor sizes. A full cache is emptied."""
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
@@ -40,34 +40,36 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def items_of(batch: Any, dim: int = 0) -> int | None:
-    """Return the number of items of a batch, which is the size of its first tensor along `dim`; None if no tensor has
-    that dimension.
+    """Return the number of items in a batch: the size of its first tensor along `dim`. None if no tensor has this
+    dimension.
     """
     return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The shapes and sizes of a batch's tensors, read before the batch is run."""
+    """The shapes and sizes of a batch's tensors."""
 
     shape: Shape
-    """The shapes and dtypes of a batch's tensors, which determine how much memory the batch needs."""
+    """The shapes and dtypes of the batch's tensors. They determine how much memory the batch needs."""
     items: int | None
-    """The number of items in the batch; None if no tensor has the batch dimension."""
+    """The number of items in the batch. None if no tensor has the batch dimension."""
     length: int
-    """The number of elements of one item in the batch's largest tensor: tokens of a sequence, or pixels of an image."""
+    """The number of elements that one item has in the batch's largest tensor: tokens of a sequence, or pixels of an
+    image.
+    """
     uneven: int | None
-    """The size along the batch dimension of a tensor whose number of rows is not the number of items; None if all
-    tensors have one row for each item.
+    """The size along the batch dimension of a tensor that does not have one row for each item. None if every tensor has
+    one row for each item.
     """
     odd: str | None
-    """A description of a tensor that cannot be cut along the batch dimension, such as a nested tensor; None if all
+    """A text that describes a tensor that cannot be cut along the batch dimension, such as a nested tensor. None if all
     tensors can be cut.
     """
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
-    """Return the shapes and sizes of a batch's tensors, where dimension `dim` counts the items."""
+    """Return the shapes and sizes of a batch's tensors. Dimension `dim` counts the items."""
     tensors = all_of(batch)
     odd = next((text for text in map(_odd, tensors) if text is not None), None)
     if odd is not None:
@@ -84,8 +86,8 @@ def form_of(batch: Any, dim: int = 0) -> Form:
 
 
 def all_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return all tensors of a batch, in order. The code is fast in the common case of one container with plain
-    tensors.
+    """Return all tensors of a batch, in order. This is fast for a single container of plain tensors, the most common
+    case.
     """
     kind = type(batch)
     elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
@@ -96,7 +98,7 @@ def all_of(batch: Any) -> Sequence[torch.Tensor]:
 
 
 def is_plain(batch: Any) -> bool:
-    """Return whether a batch is a plain tensor, or one list, tuple or dict of plain tensors."""
+    """Return whether a batch is a plain tensor, or a single list, tuple or dict of plain tensors."""
     kind = type(batch)
     if kind is torch.Tensor:
         return True
@@ -119,7 +121,7 @@ def _shape_of_odd(tensor: torch.Tensor) -> Any:
 
 
 def _odd(tensor: torch.Tensor) -> str | None:
-    """Return a description of a tensor that cannot be cut; None for an ordinary tensor."""
+    """Describe a tensor that cannot be cut. Return None for an ordinary tensor."""
     if tensor.is_nested:
         return "it holds a nested tensor"
     if tensor.layout is not torch.strided:
@@ -135,10 +137,10 @@ _ATOMS: Final = (
 
 
 def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
-    """Return a description of an object in the batch that may not divide into independent items; None if the batch
-    holds no such object.
+    """Describe an object in the batch that may not be divisible into independent items. Return None if the batch has no
+    such object.
 
-    With splittable=True, an object that is not a container counts as divisible.
+    `is_vouched` is the user's `splittable=True`. In that case, any object that is not a container counts as divisible.
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
@@ -155,7 +157,9 @@ def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
 
 
 def _elements_of(value: Any) -> Sequence[Any] | None:
-    """Return the elements of a container that can be built again from its elements; None for any other value."""
+    """Return the elements of a container, if the container can be built again from them. Return None for any other
+    value.
+    """
     kind = type(value)
     if kind in (list, tuple) or (isinstance(value, tuple) and _is_named(kind)):
         return tuple(value)
@@ -167,15 +171,16 @@ def _elements_of(value: Any) -> Sequence[Any] | None:
 
 
 def _is_named(kind: type) -> bool:
-    """Return whether a type is a plain named tuple. In a subclass of one, such as `PackedSequence`, the elements may
-    depend on each other.
+    """Return whether a type is a plain named tuple.
+
+    A subclass, such as `PackedSequence`, does not count, because its elements may depend on each other.
     """
     return hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def _is_mapping(value: Any) -> bool:
-    """Return whether a value is a dict that can be copied by calling its type, or a mapping that keeps its elements in
-    a dict called `data`.
+    """Return whether a value is a dict that can be copied by calling its type. A mapping with its elements in a dict
+    called `data` counts as well.
     """
     if isinstance(value, dict):
         return type(value).__init__ in (dict.__init__, OrderedDict.__init__) or _is_record(value)
@@ -187,8 +192,8 @@ def _is_record(value: Any) -> bool:
 
 
 def repacked(batch: Any) -> Any:
-    """Return a batch with the same tensors in new containers. A function may change these containers without changing
-    the original batch.
+    """Put the tensors of a batch into new containers. A function may change these without changing the original
+    batch.
     """
     kind = type(batch)
     if kind is dict:
@@ -200,17 +205,17 @@ def repacked(batch: Any) -> Any:
 
 
 def even_parts(items: int, at_least: int) -> int:
-    """Return a number of parts of equal size into which the items can be split, from `at_least` to 1.5 times as many;
-    `at_least` if there is none.
+    """Return a number of parts into which the items can be split evenly.
 
-    Parts of equal size have the same shape, which saves compilations and allocator blocks.
+    It is between `at_least` and 1.5 times as many. If no such number exists, it is `at_least`. Parts of equal size have
+    the same shape, which saves compilations and allocator blocks.
     """
     at_least = min(at_least, items)
     return next((parts for parts in range(at_least, min(items, at_least * 3 // 2) + 1) if items % parts == 0), at_least)
 
 
 def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
-    """Return the part of a batch that consists of `length` items, the first of them at index `start`."""
+    """Return the part of a batch with `length` items, beginning at index `start`."""
     items = items_of(batch, dim)
 
     def cut(value: Any) -> Any:
@@ -250,9 +255,7 @@ def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], 
 
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
-    """Return a copy of a container with `cut` applied to every element. An object that is not a known container is
-    returned unchanged.
-    """
+    """Copy a container, with `cut` applied to every element. Return any other object unchanged."""
     if isinstance(value, torch.Tensor):
         return value
     if type(value) is dict:
@@ -275,37 +278,37 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """A part of a batch: `items` items, the first of them at index `start`. `items` is None if the items of the batch
-    cannot be counted.
+    """A part of a batch: `items` items, beginning at index `start`. `items` is None if the items of the batch cannot be
+    counted.
     """
 
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor by which the loss of this part of a batch is multiplied; None for the whole batch, whose loss is not
+    """The factor by which the loss of this part is multiplied. None for the whole batch, whose loss is not
     multiplied.
     """
     finished: frozenset[tuple[int, int]] = frozenset()
-    """The in-place additions to gradients (see `rewind.Additions`) that a failed attempt has already made for this part
-    of the batch.
+    """The in-place additions to gradients that a failed attempt has already made for this part (see
+    `rewind.Additions`).
     """
 
 
 @dataclass(slots=True)
 class Done:
-    """The result of running forward and backward for one part of a batch."""
+    """The result of forward and backward for one part of a batch."""
 
     part: BatchPart
     loss: torch.Tensor
-    """The detached loss of the part, multiplied by the part's share."""
+    """The detached loss of the part, already multiplied by its factor."""
     extra: Any
     is_pair: bool
-    """Whether the loss function returned a tuple of the loss and a second value. The second value is `extra`."""
+    """Whether the loss function returned a tuple: the loss and a second value. The second value is in `extra`."""
 
 
 class Cutter:
-    """A cutter that splits a batch into parts. Each part's loss is multiplied by a weight, so that the sum is the loss
-    of the batch.
+    """Splits a batch into parts. The loss of each part gets a weight, so that the weighted losses sum to the loss of
+    the batch.
     """
 
     def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
@@ -315,9 +318,7 @@ class Cutter:
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
-        """Return the shapes and sizes of a batch with these tensors, and a `BatchPart` that consists of the whole
-        batch.
-        """
+        """Return the shapes and sizes of a batch with these tensors, and a `BatchPart` for the whole batch."""
         known = self._forms.get(shape_of(tensors))
         if known is not None:
             return known
@@ -342,11 +343,10 @@ class Cutter:
         return float(self._weight(self.select(batch, part))) / float(self._weight(batch))
 
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
-        """Split one part of a batch into parts of at most `size` items, of equal sizes if possible.
+        """Split a part of a batch into parts of at most `size` items. The new parts have equal sizes if possible.
 
         Raises:
-            UsageError: the weights that the user's function returns for the parts do not sum to the weight of the
-                whole.
+            UsageError: the user's function returned weights for the parts that do not sum to the weight of the whole.
         """
         if part.items is None or part.items <= size:
             return [part]
@@ -376,8 +376,10 @@ class Cutter:
         return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
-        and the joined second values of the parts.
+        """Return the loss of the whole batch.
+
+        If the loss function returned a second value, return a tuple of the loss and the second values, joined over the
+        parts.
         """
         loss = done[0].loss
         for one in done[1:]:

@@ -1,4 +1,4 @@
-"""Finds modules whose output for an item depends on the other items of the batch, such as BatchNorm."""
+"""Finds modules, such as BatchNorm, whose output for one item depends on the other items in the batch."""
 
 import sys
 import warnings
@@ -13,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The BatchNorm modules of a model, and the user's choice (`batchnorm=`) of what they do in a split batch."""
+    """The BatchNorm modules of a model. `batchnorm=` is the user's choice of what they do in a split batch."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
@@ -26,15 +26,15 @@ class BatchNorms:
         return self._choice == "freeze"
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Make BatchNorm modules normalise with their running statistics inside this context, without updating them, if
-        the user has passed batchnorm="freeze".
+        """Freeze BatchNorm inside this context, if the user has passed batchnorm="freeze". A frozen module uses its
+        running statistics without updating them.
         """
         return self.standing_still() if self.freezes else nullcontext()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Make BatchNorm modules normalise with their running statistics inside this context, if they track them,
-        without updating them.
+        """Freeze BatchNorm inside this context. A frozen module uses its running statistics, if it has any, without
+        updating them.
         """
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
@@ -46,7 +46,8 @@ class BatchNorms:
                 module.training = True
 
     def warn_of_split(self, items: int, parts: int) -> None:
-        """Warn once that splitting a batch changes BatchNorm's statistics, unless the user has passed `batchnorm=`.
+        """Warn once that splitting a batch changes BatchNorm's statistics. Do not warn if the user has passed
+        `batchnorm=`.
 
         The warning names the line of the user's code that called ullage.
         """
@@ -79,7 +80,7 @@ class BatchNorms:
 def _stacklevel_of_user() -> int:
     """Return the `stacklevel` with which a warning names the first caller outside this package.
 
-    From Python 3.12 on, `warnings.warn` can skip stack frames by file name itself (`skip_file_prefixes`).
+    In Python 3.12 and later, the parameter `skip_file_prefixes` of `warnings.warn` can do this.
     """
     package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe(1)

@@ -14,7 +14,7 @@ _PROBABILITIES: Final = ("dropout_p", "dropout", "p")
 
 
 class Settled(TorchDispatchMode):
-    """A dispatch mode that replaces random numbers with fixed values, and records the least precise dtype of the
+    """A dispatch mode that replaces random numbers with fixed values. It records the least precise dtype of the
     computation.
     """
 
@@ -25,7 +25,7 @@ class Settled(TorchDispatchMode):
         self.coarsest = torch.float64
         self.has_drawn = False
         self.unsettled: set[str] = set()
-        """The names of the random operations that have run and for which this mode has no replacement."""
+        """The names of the random operations that have run and that this mode cannot replace."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,8 +72,8 @@ _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "geometric_": lambda args, kwargs: 2,
     "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
 }
-"""The operations that fill an existing tensor with random numbers. Each has a function that returns the fixed value to
-fill in instead.
+"""Maps each operation that fills an existing tensor with random numbers to a function. The function returns the fixed
+number to fill in instead.
 """
 
 _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
@@ -92,7 +92,9 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     ),
     "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
 }
-"""The operations that return a new tensor of random numbers. Each has a function that returns fixed values instead."""
+"""Maps each operation that returns a new tensor of random numbers to a function. The function returns a tensor of fixed
+numbers instead.
+"""
 
 
 def _middle(args: Any) -> int:

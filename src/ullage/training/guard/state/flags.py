@@ -30,24 +30,23 @@ _HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 _top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
-"""A function that returns the innermost saved-tensor hooks; None with torch 2.6 and 2.7, which cannot report them."""
+"""Returns the innermost saved-tensor hooks. Returns None in torch 2.6 and 2.7, which cannot report them."""
 
 
 def _nesting() -> int:
-    """Return the number of autocast contexts that are open."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
 
 def _close_autocasts(nesting: int) -> None:
-    """Close autocast contexts until `nesting` of them are open."""
+    """Close autocast contexts until `nesting` of them remain open."""
     while _nesting() > nesting:
         torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
 
 
 def _drop_hooks(hooks: Any) -> None:
-    """Remove all saved-tensor hooks that were set later than these hooks."""
+    """Remove all saved-tensor hooks that were set later than these."""
     while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
 
@@ -66,11 +65,10 @@ _SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]
     ),
     ("the saved-tensor hooks", _top_hooks, _drop_hooks),
 )
-"""The process-wide PyTorch settings: the name of each, and the functions that read and set it."""
+"""The process-wide settings of PyTorch: the name of each, and the functions that read and set it."""
 
 
 def _read_switches() -> tuple[Any, ...]:
-    """Return the current values of all process-wide settings."""
     return tuple([read() for _, read, _ in _SWITCHES])
 
 
@@ -87,8 +85,9 @@ def switch_back(before: tuple[Any, ...]) -> None:
 
 
 class Flags:
-    """The settings of modules and parameters, and PyTorch's process-wide settings. `record()` reads them before an
-    attempt; `restore()` sets them again if the attempt fails.
+    """The settings of modules and parameters, and PyTorch's process-wide settings.
+
+    `record()` reads them before an attempt. `restore()` sets them back after a failure.
     """
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
@@ -126,7 +125,7 @@ class Flags:
         return found
 
     def restore(self) -> None:
-        """Set all settings to the recorded values, and remove the hooks that were registered since then."""
+        """Set all settings back to the recorded values. Remove the hooks that were registered since then."""
         if self._saved is None:
             return
         training, requires_grad, records_gradients, next_id, switches = self._saved
@@ -146,7 +145,7 @@ class Flags:
 
 
 class Hooks:
-    """A search for the hooks that the user's code has registered on modules and parameters."""
+    """Finds the hooks that the user's code has registered on modules and parameters."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -155,8 +154,9 @@ class Hooks:
         self._own: list[Any] = []
 
     def own(self) -> list[Any]:
-        """Return the hooks that the user's code has registered. The modules are searched again only after a new hook
-        was registered in the process.
+        """Return the hooks that the user's code has registered.
+
+        The modules are searched again only if a hook was registered in this process since the last search.
         """
         if RemovableHandle.next_id != self._next_id:
             self._next_id = RemovableHandle.next_id
@@ -174,8 +174,9 @@ def _is_installed(hook: Any) -> bool:
 def _hooks_since(
     next_id: int, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
 ) -> Iterator[tuple[Any, dict[int, Any], int]]:
-    """Yield the hooks of these modules and parameters whose id is `next_id` or higher. PyTorch numbers all hooks of a
-    process in rising order.
+    """Yield the hooks of these modules and parameters whose id is at least `next_id`.
+
+    PyTorch numbers the hooks of a process in the order of their creation.
     """
     for owners, names in ((modules, _HOOKS_OF_MODULES), (parameters, _HOOKS_OF_PARAMETERS)):
         for owner in owners:

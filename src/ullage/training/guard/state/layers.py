@@ -19,21 +19,21 @@ _OF_WEIGHTS: Final = frozenset(
     *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
     *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
 }  # fmt: skip
-"""The settings of PyTorch's layers that cannot change in forward, because they also determine a layer's weights or
-calls.
+"""The settings of PyTorch's layers that cannot change in forward. They determine the layer's weights or how the layer
+is called.
 """
 
 _OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
-"""The prefixes of the attributes that PyTorch itself adds to layers and parameters when it compiles or shards them."""
+"""The prefixes of attributes that PyTorch adds when it compiles or shards a module."""
 
 
 class Layers:
-    """The settings of PyTorch's own layers. `record()` reads them before an attempt; `restore()` sets them again if the
-    attempt fails.
+    """The settings of PyTorch's own layers. `record()` reads them before an attempt. `restore()` sets them back after a
+    failure.
     """
 
     def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
-        """Create a record of the settings of these layers, and of the attributes of these layers and parameters."""
+        """Create a record of the settings and attributes of these layers, and of the attributes of these parameters."""
         by_name: dict[str, list[nn.Module]] = {}
         for layer in layers:
             for name, value in vars(layer).items():
@@ -42,7 +42,7 @@ class Layers:
         self._settings = [(name, attrgetter(name), owners) for name, owners in by_name.items()]
         self._owners: list[Any] = [*layers, *parameters]
         self.attributes = [vars(owner) for owner in self._owners]
-        """The attribute dictionary of each layer and parameter. It grows when an attribute is added."""
+        """The attribute dictionary of each layer and each parameter. It grows when an attribute is added."""
         self._names = [frozenset(some) for some in self.attributes]
         self._values: list[list[Any]] | None = None
 
@@ -67,8 +67,8 @@ class Layers:
                 yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
-        """Return the names of the layer settings that have changed, and of the attributes that were added, since the
-        last record.
+        """Return the names of the settings that have changed since the last record, and of the attributes that were
+        added.
         """
         if self._values is None:
             return []
@@ -76,7 +76,7 @@ class Layers:
         return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
 
     def restore(self) -> None:
-        """Set the layers' settings to the recorded values, and delete the attributes that were added since then."""
+        """Set the layers' settings back to the recorded values. Delete the attributes that were added since then."""
         if self._values is None:
             return
         for name, owner, before in list(self._changed_settings()):

@@ -14,19 +14,19 @@ from typing import Any, Final
 import torch
 
 _STATE_BYTES: Final = (624 + 1) * 4
-"""The size in bytes of the state of a Mersenne Twister: 624 words, and the index of the next word."""
+"""The size of the state of a Mersenne Twister, in bytes: 624 words, and the index of the next word."""
 
 
 class RandomState:
-    """The states of the global random number generators. `record()` reads the states, and `restore()` sets them
-    again.
-    """
+    """The states of the global random number generators. `record()` reads them, and `restore()` sets them back."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
         self._devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
-        """The functions that read and set the state of each of PyTorch's random number generators."""
+        """The functions that read and set the states of PyTorch's random number generators. There is one pair for each
+        generator.
+        """
         self._numpy = _Numpy()
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
@@ -36,8 +36,9 @@ class RandomState:
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
-        """Return whether Python's or NumPy's random number generator was used since the last record. PyTorch's
-        activation checkpointing does not restore these two generators.
+        """Return whether Python's or NumPy's generator was used since the last record.
+
+        PyTorch's activation checkpointing does not restore these two generators.
         """
         if self._states is None:
             return False
@@ -52,7 +53,7 @@ class RandomState:
         return self.are_others_used() or not all(map(torch.equal, now, self._states[0]))
 
     def restore(self) -> None:
-        """Set the random number generators to the recorded states. Do nothing if no states were recorded."""
+        """Set the generators back to the recorded states. Do nothing if no states were recorded."""
         if self._states is None:
             return
         of_torch, of_python, of_numpy = self._states
@@ -62,13 +63,14 @@ class RandomState:
         self._numpy.set_state(of_numpy)
 
     def discard(self) -> None:
-        """Drop the recorded states of the random number generators."""
         self._states = None
 
 
 class _Numpy:
-    """NumPy's global random number generator. `get_state` is slow, so it is called only if the generator's memory has
-    changed, or if the user has replaced the generator by another type.
+    """NumPy's global random number generator.
+
+    `get_state` is slow. It is called only if the generator's memory has changed, or if the user has installed a
+    generator of another type.
     """
 
     def __init__(self) -> None:
@@ -105,7 +107,7 @@ def _words_of(state: dict[str, Any] | None) -> Any:
 
 
 def _generator_of(device: torch.device) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]:
-    """Return the functions that read and set the state of PyTorch's generator for a device."""
+    """Return the functions that read and set the state of a device's random number generator."""
     if device.type in ("cpu", "cuda"):
         index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
         generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[index]

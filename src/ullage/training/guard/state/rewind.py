@@ -31,14 +31,16 @@ from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
-"""A set of in-place additions to gradients. Each is a pair of the parameter's index, and the gradient's version counter
+"""A set of in-place additions to gradients. Each is a pair: the parameter's index, and the gradient's version counter
 before the addition.
 """
 
 
 class Rewind:
-    """A record of the state that forward and backward may change. `record()` is called before an attempt, `restore()`
-    if the attempt fails, and `commit()` if it succeeds.
+    """Records the state that forward and backward may change.
+
+    `record()` is called before an attempt. Then `commit()` is called if the attempt succeeds, and `restore()` if it
+    fails.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Rewind:
         *,
         optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        """Create a record for these modules, their parameters and devices, and the optimizers that train the
+        """Create a record for these modules and for their parameters and devices. The optimizers train the
         parameters.
         """
         self.parameters = parameters
@@ -84,20 +86,19 @@ class Rewind:
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
-        """Set the loss function and the batch for the next attempts, so that their variables are recorded too. The
-        batch is None if it holds only tensors.
+        """Set the loss function and the batch for the next attempts. Their variables are then recorded. The batch is
+        None if it holds only tensors.
         """
         self._subject = function, batch
         self._suspects = []
 
     def end(self) -> None:
-        """Drop the recorded variables of the loss function and of the batch."""
         self._subject = None, None
         self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
-        """Record everything that the next attempt may change. `is_fresh` says that no parameter has a gradient."""
+        """Record everything that the next attempt may change. If `is_fresh`, no parameter has a gradient."""
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
@@ -155,7 +156,7 @@ class Rewind:
         return [name for one in watched for name in one.restore()]
 
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
-        """Record the objects that the loss function, the methods of modules and the batch refer to."""
+        """Record the objects to which the loss function, the methods of modules and the batch refer."""
         function, batch = self._subject
         around = in_forward = in_batch = NOTHING
         if self._kinds:
@@ -172,8 +173,9 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of everything that a test run (an attempt without a backward) has changed. Random number
-        states, BatchNorm's statistics and metrics are left out, because no loss depends on them.
+        """Return the names of everything that a test run has changed. A test run is an attempt without a backward.
+
+        Random number states, BatchNorm's statistics and metrics are left out, because no loss depends on them.
         """
         of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
         held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
@@ -189,8 +191,10 @@ class Rewind:
         )
 
     def left_alone(self) -> list[str]:
-        """Return the names of the changes that the guard does not restore: numbers and texts outside of the model that
-        the loss function has changed, and caches with new entries, which may hold random numbers.
+        """Return the names of the changes that the guard does not restore.
+
+        These are numbers and texts outside of the model that the loss function has changed, and caches with new
+        entries, which may hold random numbers.
         """
         held = (self._around, self._in_forward, *self._attributes.records)
         caches = [name for one in held for name in one.only_told()]
@@ -198,12 +202,14 @@ class Rewind:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the next call of `check` or `commit` compares tensors. Such a comparison may run out of memory."""
+        """Whether the next `check` or `commit` compares tensors. The comparison may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
-        """Record a checksum of every watched tensor that has no copy, before an attempt is retried. If the retry
-        changes a tensor, the failed attempt has changed it too, by a write that raises no version counter (`.data`).
+        """Record a checksum of every watched tensor without a copy, before a retry.
+
+        If the retry changes such a tensor, the failed attempt has changed it in the same way, through `.data` and
+        without a new version counter.
         """
         held = (*self._attributes.records, self._around, self._in_forward)
         uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
@@ -211,7 +217,7 @@ class Rewind:
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
-        """Return the names of the tensors whose contents no longer have the recorded checksums."""
+        """Return the names of the tensors whose checksums have changed."""
         found = []
         for name, tensor, digest in self._suspects:
             now = digest_of(tensor) if digest is not None else None
@@ -221,10 +227,10 @@ class Rewind:
         return found
 
     def check(self) -> None:
-        """Check, after a retry has succeeded, that the failed attempt before it left no changes.
+        """Check that a failed attempt left no changes. This is called after the retry has succeeded.
 
         Raises:
-            RuntimeError: a tensor without a copy has changed. Everything else has been restored.
+            RuntimeError: a tensor without a copy has changed. Everything else was restored.
         """
         found = self._found_out()
         if found:
@@ -266,8 +272,8 @@ class Rewind:
         """Copy the current record. Return a function that restores the copied state, even after later calls of
         `record()`.
 
-        The returned function returns whether it had to set gradients of earlier calls to None, because the attempt had
-        added to them.
+        The function returns True if it had to set accumulated gradients of earlier calls to None, because the attempt
+        had added to them.
         """
         kept = copy.copy(self)
         kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
@@ -286,9 +292,7 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set those gradients to None to which a failed attempt has added. Return whether there were any such
-        gradients.
-        """
+        """Set each gradient to None to which a failed attempt has added. Return whether there was such a gradient."""
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
@@ -324,8 +328,9 @@ class Rewind:
 def _attributes_of(
     modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return two records of attributes. The first is for parameters and modules, except metrics and PyTorch's own
-    layers, which keep their state in buffers. The second is for metrics.
+    """Return two records of attributes: one for the model, one for its metrics.
+
+    The first leaves out PyTorch's own layers, because they keep their state in buffers.
     """
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
@@ -352,7 +357,7 @@ def _is_metric(module: nn.Module) -> bool:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Return whether a module is one of PyTorch's own layers, whose forward does not change attributes."""
+    """Return whether a module is one of PyTorch's own layers. Their forward does not change attributes."""
     return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
 
 
@@ -366,16 +371,16 @@ def _text_of_lost(names: Sequence[str]) -> str:
 
 
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""The attribute that Lightning adds to a module when the first metric is logged. It holds the module's metrics by
-name.
+"""The attribute in which Lightning keeps the metrics of a module by name. Lightning adds it when the first metric is
+logged.
 """
 _NAMES: Final = 6
-"""The maximum number of names that an error message lists."""
+"""The maximum number of names in an error message."""
 
 
 class _RepeatedAdditions:
-    """A filter for the additions to one parameter's gradient in a retry. It drops the first additions, because the
-    failed attempt has already made them.
+    """Filters the additions to one parameter's gradient in a retry. The first additions are dropped, because the failed
+    attempt has already made them.
     """
 
     def __init__(self, parameter: nn.Parameter, count: int) -> None:
@@ -392,8 +397,9 @@ class _RepeatedAdditions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the retry has made either all of the additions that the failed attempt made to this gradient, or none
-        because its items do not use the parameter.
+        """Whether the retry has made all additions that the failed attempt made to this gradient.
+
+        It is also True if the retry made none, because its items do not use the parameter.
         """
         return self._left in (0, self._count)
 
@@ -404,7 +410,7 @@ class _RepeatedAdditions:
 
 
 class _Buffers:
-    """The buffers of a model's modules, and their copies. One call of `torch._foreach_copy_` copies a whole list of
+    """The buffers of a model's modules, with copies. One call of `torch._foreach_copy_` copies a whole list of
     buffers.
     """
 
@@ -417,7 +423,7 @@ class _Buffers:
         self._empty = self._dicts
         self._names: list[str] = []
         self._replaces = False
-        """Whether a training step was seen to assign another tensor to a buffer."""
+        """Whether any training step has assigned another tensor to a buffer."""
         self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
         self._versions: dict[int, int] = {}
@@ -447,7 +453,7 @@ class _Buffers:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
     def _refresh(self) -> None:
-        """Update the list of buffers, because buffers were added or another tensor was assigned to one."""
+        """Update the list of buffers, after a buffer was added or another tensor was assigned to one."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
@@ -462,7 +468,7 @@ class _Buffers:
         self._make_copies(self._now())
 
     def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
-        """Allocate a copy of each buffer, and group buffers and copies by device and dtype for copying."""
+        """Allocate a copy of each buffer. Group the buffers and copies by device and dtype."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
@@ -506,7 +512,7 @@ class _Buffers:
             )
 
     def write_back(self) -> None:
-        """Restore the recorded values of the buffers, and delete buffers that were added since then."""
+        """Restore the recorded values of the buffers. Delete the buffers that were added since then."""
         known = {(id(module), name) for module, name in self._places}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
@@ -518,7 +524,9 @@ class _Buffers:
                     tensor.copy_(self._copies[place])
 
     def changed(self) -> list[str]:
-        """Return the names of the buffers that have changed since they were recorded, except BatchNorm's statistics."""
+        """Return the names of the buffers that have changed since they were recorded. BatchNorm's statistics are
+        left out.
+        """
         if not self._is_recorded:
             return []
         found = []
@@ -533,13 +541,13 @@ class _Buffers:
         return found
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record. Later calls of `record()` do not change the copy."""
         kept = copy.copy(self)
         kept._copies = {place: one.clone() for place, one in self._copies.items()}
         return kept
 
     def commit(self) -> None:
-        """Drop the copies of large buffers that never change, and the references to tensors that are no longer
+        """Drop the copies of large buffers that never change. Drop the references to tensors that are no longer
         buffers.
         """
         if not (self._watched or self._replaces):
@@ -557,8 +565,10 @@ class _Buffers:
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        """Return whether a buffer is assumed to be a constant table. This is not assumed for a persistent buffer of
-        floating-point numbers, because a write through `.data` would not raise its version counter.
+        """Return whether a buffer can be treated as a constant table.
+
+        A persistent buffer of floating-point numbers never counts as one. A write through `.data` could change it
+        without changing its version counter.
         """
         module, name = self._places[place]
         tensor = self._tensors[place]
@@ -570,8 +580,9 @@ _LAZY: Final = -2
 
 
 def _version_of(tensor: torch.Tensor | None) -> int:
-    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor, and -2 for
-    a lazy or missing tensor.
+    """Return a tensor's version counter, which increases with each write.
+
+    Return -1 for an inference tensor, and -2 for a lazy or missing tensor.
     """
     if tensor is None or is_lazy(tensor):
         return _LAZY
@@ -583,8 +594,8 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return a key that identifies a tensor's storage. For a tensor without a single storage, such as a sparse tensor,
-    return the tensor's id.
+    """Return a key that identifies a tensor's storage. If the tensor does not have a single storage, such as a sparse
+    tensor, return its id.
     """
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 

@@ -1,5 +1,5 @@
-"""Records of single Python objects. A record knows what an object contained, whether the object has changed, and how to
-restore it.
+"""Records of single Python objects. A record stores what an object contained, detects changes, and restores the
+object.
 """
 
 import io
@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 FEW: Final = 4096
-"""The largest number of elements for which a container is recorded in full. For a larger container, only the length and
-the elements at both ends are compared.
+"""The maximum number of elements of a container that is recorded in full. For a larger container, only the length and
+both ends are compared.
 """
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 """The Python and PyTorch types whose values cannot change."""
@@ -27,12 +27,12 @@ class ContentNode:
     """The record of what one Python object contained."""
 
     always_counts = False
-    """Whether a change of this object matters even if only numbers have changed. For other objects outside of the
-    model, such a change does not matter.
+    """Whether every change of this object matters. If False, a change of numbers alone does not matter, unless the
+    object belongs to the model.
     """
     is_only_told = False
-    """Whether a change of this object is only reported. Such a change does not raise an error, and does not prevent a
-    batch from being split.
+    """Whether a change of this object is only reported. If True, a change raises no error, and the batch may still be
+    split.
     """
 
     def __init__(self, path: str, value: Any) -> None:
@@ -51,20 +51,22 @@ class ContentNode:
         raise NotImplementedError
 
     def put_back(self) -> bool:
-        """Restore the recorded content of the object. Return False if it cannot be restored."""
+        """Restore the recorded content of the object. Return False if this is not possible."""
         return False
 
     def names(self) -> list[str]:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return the objects to which this object refers either now or in the record, but not both. For an object whose
-        state is a value, return the object itself.
+        """Return the objects to which this object refers only now or only in the record. If the object's state is a
+        value, return the object itself.
         """
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Return whether the object's references are the same as in the record, apart from numbers and texts."""
+        """Return whether only numbers and texts have changed. All other references are then the same as in the
+        record.
+        """
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -72,7 +74,7 @@ class ContentNode:
 
 
 class DictNode(ContentNode):
-    """The record of the contents of a dictionary, or of the attributes of an object."""
+    """Records a dictionary, or the attributes of an object."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
 
 
 class SlotsNode(ContentNode):
-    """The record of the attributes of an object whose class uses `__slots__`."""
+    """Records the attributes of an object whose class uses `__slots__`."""
 
     def other(self) -> list[Any]:
         return _others(self.read().values(), self.saved.values())
@@ -176,7 +178,7 @@ class SlotsNode(ContentNode):
 
 
 class ElementsNode(ContentNode):
-    """The record of the contents of a list, a tuple, a deque, a set or a bytearray."""
+    """Records the contents of a list, a tuple, a deque, a set or a bytearray."""
 
     def other(self) -> list[Any]:
         return _others(self.value, self.saved)
@@ -205,13 +207,13 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a container whose class the user's code defines."""
+    """Yield the attributes of a container, if the user's code defines its class."""
     if attributes := getattr(container, "__dict__", None):
         yield f"{path}.__dict__", attributes
 
 
 class LargeNode(ContentNode):
-    """The record of a container with many elements. Only its length and the elements at both ends are compared."""
+    """Records a container with many elements. Only its length and the elements at both ends are compared."""
 
     def read(self) -> Any:
         first = next(iter(self.value))
@@ -224,7 +226,7 @@ class LargeNode(ContentNode):
 
 
 class StateNode(ContentNode):
-    """The record of an object whose whole state can be read and set, such as a random number generator or an array."""
+    """Records an object whose whole state can be read and set, such as a random number generator or an array."""
 
     def __init__(
         self,
@@ -251,8 +253,8 @@ class StateNode(ContentNode):
 
 
 class ReferenceNode(StateNode):
-    """The record of a variable that refers to one object or has no value: a name in a namespace, a variable of a
-    function, or a context variable.
+    """Records the object to which one variable refers: a global name, a variable of a function, or a context variable.
+    The variable may have no value.
     """
 
     def is_same(self) -> bool:
@@ -285,7 +287,9 @@ def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
 
 
 class ProgressNode(ContentNode):
-    """The record of an iterator. A guard can detect that the iterator has advanced, but cannot move it back."""
+    """Records an iterator. The guard can detect that the iterator has advanced, but it cannot move the iterator
+    back.
+    """
 
     def read(self) -> Any:
         one = self.value
@@ -331,12 +335,12 @@ class ProgressNode(ContentNode):
 
 
 _AROUND_OTHERS: Final = (zip, map, filter, enumerate)
-"""The types of iterators that advance another iterator when they advance, such as `zip` and `map`."""
+"""The types of iterators that contain another iterator and advance it, such as `zip` and `map`."""
 
 
 def _place_in(file: io.IOBase) -> int:
-    """Return the position from which a file is read next. Return 0 for a file that is only written, and -1 if the
-    position is not known.
+    """Return the position at which a file is read next. Return 0 for a file that is only written. Return -1 if the
+    position is unknown.
     """
     try:
         return file.tell() if file.readable() and file.seekable() else 0
@@ -347,24 +351,28 @@ def _place_in(file: io.IOBase) -> int:
 
 
 UNSET: Final = object()
-"""A marker that is recorded in place of a value if a variable has no value."""
+"""The value that is recorded for a variable that has no value."""
 
 
 def _key(key: Any) -> Any:
-    """Return a short form of a dictionary key for error messages: the key itself if it is a number, a text or another
-    simple value, else its type. The values of a tensor would be long and would not help.
+    """Return a short form of a dictionary key for error messages.
+
+    A number, a text or another simple value is shown as it is. Any other key is shown by its type, because the values
+    of a tensor, for example, would be too long.
     """
     return key if isinstance(key, ATOMS) else type(key)
 
 
 def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
-    """Return the objects that only one of two collections contains."""
+    """Return the objects that are in only one of two collections."""
     ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
     return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
 
 
 def has_tensors(value: Any) -> bool:
-    """Return whether a value is or contains a tensor, an array, a module, a random number generator or an iterator."""
+    """Return whether a value is or contains one of these: a tensor, an array, a module, a random number generator, an
+    iterator.
+    """
     if isinstance(value, list | tuple | deque | set):
         return any(map(has_tensors, islice(value, FEW)))
     if isinstance(value, dict):

@@ -41,7 +41,7 @@ from ullage.training.guard.state.objects.node_of import (
 )
 
 _MOST: Final = 20_000
-"""The maximum number of objects in one record. Further objects are ignored."""
+"""The maximum number of objects in one record. The remaining objects are ignored."""
 _DEEPEST: Final = 12
 _NOT_OPENED: Final = (
     type,
@@ -54,10 +54,10 @@ _NOT_OPENED: Final = (
     Sampler,
 )
 _PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
-"""Python's built-in types whose objects have neither code nor attributes of interest."""
+"""Built-in types of Python. Their objects have no code, and no attributes that have to be recorded."""
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
-"""The types of PyTorch objects that a training loop steps, such as schedulers. Unlike those of other PyTorch objects,
-their attributes are recorded.
+"""PyTorch types that a training loop steps, such as schedulers. The attributes of these objects are recorded, unlike
+those of other PyTorch objects.
 """
 _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
     "accelerate",
@@ -71,7 +71,7 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
     "ullage",
     "wandb",
 }
-"""The packages whose objects are not searched for further objects. PyTorch modules are searched nevertheless."""
+"""The packages whose objects are not searched for more objects. PyTorch modules are an exception: they are searched."""
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 
 
@@ -82,7 +82,7 @@ _CONNECTION: Final = ("recv", "send")
 
 
 class Contents:
-    """A record, at one point in time, of all Python objects that can be reached from some objects."""
+    """Records all Python objects that can be reached from some objects, as they are at one point in time."""
 
     def __init__(
         self,
@@ -116,17 +116,17 @@ class Contents:
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     def add(self, path: str, value: Any) -> None:
-        """Record an object and everything that it refers to. Error messages show the object under the given name."""
+        """Record an object and everything that it refers to. `path` is the object's name in error messages."""
         deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        """Record to which object a name in a namespace refers, and record that object too."""
+        """Record the object to which a name in a namespace refers. New assignments to the name are then detected."""
         read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
         self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
 
     def add_class(self, path: str, owner: type) -> None:
-        """Record the attributes of a class, and the objects that they refer to."""
+        """Record the attributes of a class, and the objects to which they refer."""
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
@@ -136,8 +136,8 @@ class Contents:
                 self.add(name, element)
 
     def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Record an object and all objects that it refers to. Yield each of them once, with the name that error
-        messages show.
+        """Record an object and all objects that it refers to. Yield each of them once, with its name for error
+        messages.
         """
         waiting = [(path, value, 0)]
         while waiting:
@@ -194,7 +194,7 @@ class Contents:
         return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
 
     def _is_foreign(self, value: Any) -> bool:
-        """Return whether a value belongs to an installed package, so that its attributes are not recorded."""
+        """Return whether a value belongs to an installed package. Its attributes are then not recorded."""
         if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
             return False
         return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
@@ -204,8 +204,8 @@ class Contents:
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
     def left_alone(self) -> list[str]:
-        """Return the names of objects whose changes do not matter, because only numbers, texts and similar values have
-        changed.
+        """Return the names of objects in which only numbers, texts and similar values have changed. Such changes do not
+        matter.
         """
         if self._are_numbers_kept:
             return []
@@ -215,7 +215,7 @@ class Contents:
         ]
 
     def only_told(self) -> list[str]:
-        """Return the names of `functools` caches that have new entries. These entries are not removed."""
+        """Return the names of `functools` caches that have new entries. The guard does not remove these entries."""
         return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
 
     def _other_nodes(self) -> "list[ContentNode]":
@@ -225,7 +225,7 @@ class Contents:
         return [node for node in others if node.always_counts or any(map(has_tensors, node.other()))]
 
     def restore(self) -> list[str]:
-        """Restore all recorded objects and tensors. Return the names of those that have changed and cannot be
+        """Restore all recorded objects and tensors. Return the names of those that have changed but cannot be
         restored.
         """
         lost = [node.path for node in self._other_nodes() if not node.put_back()]
@@ -235,7 +235,7 @@ class Contents:
         return lost + self.tensors.restore()
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record. Later calls of `record()` do not change the copy."""
         kept = copy.copy(self)
         kept.nodes, kept.tensors = list(map(copy.copy, self.nodes)), self.tensors.kept()
         return kept
@@ -246,18 +246,18 @@ NOTHING: Final = Contents()
 
 
 class WatchedContents:
-    """A record of some objects that is updated in every step. The update takes little time if nothing has changed."""
+    """A record of some objects that is updated in every step. An update is fast if nothing has changed."""
 
     def __init__(self, roots: Sequence[tuple[str, Any]], known: Container[int]) -> None:
-        """Create a record of named objects. `known` has the `id`s of objects that another record contains, and that are
-        skipped.
+        """Create a record of named objects. Skip the objects whose `id`s are in `known`, because another record
+        contains them.
         """
         self._roots = roots
         self._known = known
         self._lively: set[str] = set()
-        """The names of objects whose references were seen to change."""
+        """The names of objects whose references have changed before."""
         self._counting: set[str] = set()
-        """The names of objects that were seen to change in any way, including changes of numbers."""
+        """The names of objects that have changed before in any way, even if only a number has changed."""
         self._changing: set[str] = set()
         self._lasting = self._made(self._lively)
         self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
@@ -270,7 +270,7 @@ class WatchedContents:
         return contents
 
     def record(self) -> None:
-        """Record what each of the watched objects contains now."""
+        """Record the current contents of the watched objects."""
         if self._is_empty:
             return
         found = [node for node in self._lasting.nodes if not node.is_same()]
@@ -305,20 +305,20 @@ class WatchedContents:
 
     @property
     def records(self) -> tuple[Contents, Contents]:
-        """The two parts of this record: the objects that are the same in every step, and the objects that are reachable
-        only in the current step.
+        """The two parts of this record. The first has the objects that stay the same in all steps. The second has the
+        objects of the current step only.
         """
         return self._lasting, self._passing
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record. Later calls of `record()` do not change the copy."""
         kept = copy.copy(self)
         kept._lasting = self._lasting.kept()  # each record creates a new `_passing`
         return kept
 
 
 def has_own_attributes(module: nn.Module) -> bool:
-    """Return whether a module has attributes that forward might change, other than parameters, buffers and settings."""
+    """Return whether forward might change attributes of a module. Parameters, buffers and settings do not count."""
     is_container = type(module) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     own = [value for name, value in vars(module).items() if name not in _OF_PLAIN_MODULE]
     return bool(own) and (is_container or not all(map(_is_setting, own)))
@@ -331,7 +331,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
-    """Return a record of the gradient of a leaf tensor that requires a gradient; None for other tensors."""
+    """Record the gradient of a leaf tensor that requires a gradient. Return None for any other tensor."""
     if not (tensor.requires_grad and tensor.is_leaf):
         return None
     is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
@@ -339,10 +339,10 @@ def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
 
 
 def refuse_consumables(batch: Any) -> None:
-    """Raise UsageError if a batch holds an object that can be read only once: a retry would find fewer elements in it.
+    """Reject a batch with an object that can be read only once. A retry would find fewer elements in it.
 
     Raises:
-        UsageError: the batch holds an iterator, a generator, a file, a queue, a data loader or a stream.
+        UsageError: the batch has an iterator, a generator, a file, a queue, a data loader or a stream.
     """
     for path, value in Contents(is_of_batch=True).entered("batch", batch):
         if _is_consumable(value):
