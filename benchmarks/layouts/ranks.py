@@ -210,8 +210,8 @@ def _page(rows: list[str], equal: int, tree: str) -> str:
         "| kind | script | the fullest rank, allocated / reserved | kinds of ranks | alone |\n|---|---|---|---|---|\n"
     )
     return (
-        f"{head}{chr(10).join(rows)}\n\nIn {equal} of {len(rows)} scripts, every rank that ran alone had the same peaks, "
-        "to the byte, as the same rank in the run of all ranks.\n"
+        f"{head}{chr(10).join(rows)}\n\nIn {equal} of {len(rows)} scripts, every rank that ran alone had the same "
+        "peaks, to the byte, as the same rank in the run of all ranks.\n"
         f"All scripts ran with the same source files (tree {tree}).\n"
     )
 
