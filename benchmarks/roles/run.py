@@ -28,11 +28,11 @@ HEAD = """# How accurate are the roles of `explain`?
 compares their roles: it shows for which share of the bytes `ullage explain` finds the right role. For this
 comparison, {count} training workloads ran on an emulated A100 and recorded torch's Python stacks.
 
-`ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack shows, for
-example, whether `Optimizer.step` or the call of a module allocated the block. The lifetime shows, for example, which
-blocks are activations: the forward pass allocates them, and they are still alive in the backward pass. The size
-shows, for example, which blocks are gradients, because a gradient has the size of its parameter. The report states
-how certain each role is.
+`ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack of a block shows,
+for example, whether `Optimizer.step` or the call of a module allocated the block. The lifetime of blocks shows, for
+example, which blocks are activations: the forward pass allocates them, and they are still alive in the backward pass.
+The size of blocks shows, for example, which blocks are gradients, because a gradient has the size of its parameter.
+The report states how certain each role is.
 
 * *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block fits it.
 * *likely*: the lifetime and the size of the block indicate its role.
@@ -42,8 +42,8 @@ how certain each role is.
 """
 RIGHT = """
 The table shows the bytes with the right role, as a share of all bytes at the peak. The rules for finding roles were
-developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. Some
-recordings end at the peak, as the recording of a failed run does. They do not show the whole lifetime of the blocks
+developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. A
+recording that ends at the peak, such as the recording of a failed run, does not show the whole lifetime of the blocks
 that are alive at the peak. A recording that begins with the second training step does not show which code allocated
 the parameters.
 """
@@ -53,12 +53,13 @@ DIFFERENCES = """
 * The detached result of a module that is passed to another module (workload `gan`): `ullage predict` reports it as an
   input of the second module, and `ullage explain` reports it as an activation of the first module. Both are right.
 * The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports it as a gradient,
-  which is right. `ullage predict` knows only the gradients of parameters, so it reports it as a temporary.
+  which is right. `ullage predict` reports the gradient of an input as a temporary, because it knows only the
+  gradients of parameters.
 * Separate cuBLASLt workspaces of 1 MiB: if a parameter has the same size, `ullage explain` cannot distinguish these
   workspaces from activations in a short run.
 * Two kinds of parameters: those that a library allocates outside torch's modules (the shards in workload
-  `fsdp2_one_rank`), and long-lived parameters without a gradient of the same size. `ullage explain` reports them as
-  inputs, which is wrong.
+  `fsdp2_one_rank`), and long-lived parameters without a gradient of the same size. `ullage explain` reports both
+  kinds as inputs, which is wrong.
 * L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so
   `ullage explain` regards them as one step.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report them as inputs,
@@ -72,18 +73,18 @@ BACKWARD = """
 Autograd's threads run the backward pass, and they have no Python frames. So `ullage explain` has to find the forward
 line that belongs to a block of the backward pass. If the snapshot has C++ frames (`stacks="all"`, PyTorch's default),
 these frames name the backward operation. The backward pass runs operations in the reverse order of the forward pass:
-the last convolution of forward is the first convolution of backward. Suppose that both passes have the same number of
-operations with one name. Then `ullage explain` matches these operations in reverse order, and shows a line such as
-"train.py:12 (its backward)".
+the last convolution of forward is the first convolution of backward. If both passes have the same number of
+operations with one name, `ullage explain` matches these operations in reverse order. For such a match, it shows a
+line such as "train.py:12 (its backward)".
 
-In three cases, the report calls the line a guess. The first case is a block that is allocated between two operations
-of one line. The second case is an operation name that occurs less often in backward than in forward. The reason may
-be that the first operations of forward need no gradient. In the third case, a block that this line saved is freed
-immediately after the allocation.
+The report calls the forward line a guess in three cases. In the first case, a block is allocated between two
+operations of the same line. In the second case, an operation name occurs less often in backward than in forward,
+because the first operations of forward may need no gradient. In the third case, a block that the forward line saved
+is freed immediately after the allocation.
 
-The table compares these lines with PyTorch's anomaly mode, which records the line that created each node of
-autograd's graph. The comparison covers all bytes that the backward pass allocates and whose stack has no line of the
-script:
+The table compares the forward lines that `ullage explain` finds with PyTorch's anomaly mode, which records the line
+that created each node of autograd's graph. The comparison covers all bytes that the backward pass allocates and whose
+stack has no line of the script:
 
 """
 
