@@ -25,7 +25,7 @@ HEAD = """# How accurate are the roles of `explain`?
 
 `ullage explain` infers the role of each block (parameter, gradient, activation, and so on) from a snapshot.
 `ullage predict` observes the same run while it runs, and [knows the owner of every tensor](roles.md). The first table
-compares their roles: it shows for which share of the bytes `ullage explain` finds the right role. For this
+shows for which share of the bytes `ullage explain` finds the right role, compared with `ullage predict`. For this
 comparison, {count} training workloads ran on an emulated A100 and recorded torch's Python stacks.
 
 `ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack of a block shows,
@@ -50,16 +50,16 @@ the parameters.
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of a module that is passed to another module (workload `gan`): `ullage predict` reports it as an
-  input of the second module, and `ullage explain` reports it as an activation of the first module. Both are right.
+* The detached result of one module that is passed to another module (workload `gan`): it is an input of the second
+  module for `ullage predict`, and an activation of the first module for `ullage explain`. Both are right.
 * The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports it as a gradient,
   which is right. `ullage predict` reports the gradient of an input as a temporary, because it knows only the
   gradients of parameters.
 * Separate cuBLASLt workspaces of 1 MiB: if a parameter has the same size, `ullage explain` cannot distinguish these
   workspaces from activations in a short run.
-* Two kinds of parameters: those that a library allocates outside torch's modules (the shards in workload
-  `fsdp2_one_rank`), and long-lived parameters without a gradient of the same size. `ullage explain` reports both
-  kinds as inputs, which is wrong.
+* Parameters that a library allocates outside torch's modules, such as the shards in workload `fsdp2_one_rank`:
+  `ullage explain` reports them as inputs, which is wrong.
+* Long-lived parameters without a gradient of the same size: `ullage explain` reports them as inputs, which is wrong.
 * L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so
   `ullage explain` regards them as one step.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report them as inputs,
@@ -74,8 +74,8 @@ Autograd's threads run the backward pass, and they have no Python frames. So `ul
 line that belongs to a block of the backward pass. If the snapshot has C++ frames (`stacks="all"`, PyTorch's default),
 these frames name the backward operation. The backward pass runs operations in the reverse order of the forward pass:
 the last convolution of forward is the first convolution of backward. If both passes have the same number of
-operations with one name, `ullage explain` matches these operations in reverse order. For such a match, it shows a
-line such as "train.py:12 (its backward)".
+operations with one name, `ullage explain` matches these operations in reverse order. For such operations,
+`ullage explain` shows a line such as "train.py:12 (its backward)".
 
 The report calls the forward line a guess in three cases. In the first case, a block is allocated between two
 operations of the same line. In the second case, an operation name occurs less often in backward than in forward,

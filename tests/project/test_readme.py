@@ -59,7 +59,7 @@ SAID_AGAIN = {
             r"recordings with every segment identical: (\d+ of \d+)",
         ),
         Figure(
-            r"; in (\d+) of\s+(\d+), at least 95 % of the segments are identical",
+            r"In (\d+) of\s+(\d+)\s+recordings,\s+at\s+least\s+95\s+%\s+of\s+the\s+segments\s+are\s+identical",
             "docs/accuracy.md",
             r"recordings with 95% of their segments identical: (\d+) of (\d+)",
         ),
