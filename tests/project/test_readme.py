@@ -69,13 +69,13 @@ SAID_AGAIN = {
             r"NF4, allocated within 0\.1%: (\d+) of \d+\n +NF4, reserved within 1%: (\d+) of (\d+)",
         ),
         Figure(
-            r"within\s+1\s+%\s+of\s+more\s+than\s+(?P<most>\d+)\s+of\s+these\s+21\s+runs\.\s+The\s+prediction\s+of\s+ullage\s+is\s+within\s+1\s+%\s+of\s+(?P<here>\d+)\s+of\s+them",
+            r"within\s+1\s+%\s+of\s+more\s+than\s+(?P<most>\d+)\s+of\s+these\s+21\s+runs\.\s+The\s+prediction\s+of\s+ullage\s+is\s+within\s+1\s+%\s+of\s+(?P<here>\d+)\s+of\s+these\s+runs",
             "docs/accuracy.md",
             r"measured several times, reserved within 1%: (?P<here>\d+) of \d+; with one figure per recipe at most "
             r"(?P<most>\d+)",
         ),
         Figure(
-            r"prediction\s+of\s+ullage\s+is\s+within\s+0\.1\s+%\s+of\s+(\d+)\s+of\s+them",
+            r"prediction\s+of\s+ullage\s+is\s+within\s+0\.1\s+%\s+of\s+(\d+)\s+of\s+these\s+runs",
             "docs/accuracy.md",
             r"measured several times, allocated within 0\.1%: (\d+) of",
         ),
