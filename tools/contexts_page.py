@@ -151,9 +151,8 @@ def _rule(known: list[Population]) -> list[str]:
             f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            "The rule for CUDA contexts gives a range of this width for "
-            f"{sum(_follows_the_rule(card, known) for card in all_gpus())} more whole GPUs of ullage's table, for "
-            "which readings are missing or too few."
+            f"For {sum(_follows_the_rule(card, known) for card in all_gpus())} other whole GPUs of ullage's table, "
+            "readings are missing or too few. For these GPUs, the rule for CUDA contexts gives a range of this width."
         ),
         _wrapped(
             "For a partition of a GPU (MIG), the rule uses the number of SMs of the partition; no reading of a "

@@ -281,10 +281,8 @@ class Page:
     def endings(self) -> None:
         self.tell("\n## Memory that is left after training\n")
         self.tell(
-
-                "Sizes are in MiB. They were measured after the action in the first column, followed by `gc.collect()` "
-                "and `empty_cache()`.\n"
-
+            "Sizes are in MiB. They were measured after the action in the first column, followed by `gc.collect()` "
+            "and `empty_cache()`.\n"
         )
         self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)

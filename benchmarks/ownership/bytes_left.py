@@ -234,8 +234,8 @@ The following list explains the columns of the table.
 * *held*: the memory before the cleanup.
 * *del*: the memory after the obvious variables (the model, the optimizer) were deleted, and `gc.collect()` and
   `torch.cuda.empty_cache()` were called.
-* *del with certificate*: the memory after the cleanup of the column *del*, if the script has also deleted the
-  variables that the result of `ullage.release` names.
+* *del with certificate*: the memory after the cleanup of the column *del* and after a second cleanup. The second
+  cleanup deletes the variables that the result of `ullage.release` names.
 * *accelerate*: the memory after a call of `accelerate.utils.release_memory` (version {accelerate}) for the objects that
   the column *del* deletes. The results of the call were assigned to the variables of these objects.
 * *Lightning*: the memory after two cleanups: first the trainer's cleanup in Lightning {lightning}

@@ -26,8 +26,8 @@ the words in the last table.
   then redoes them.
 * *open*: the independent reader gives only a range for the peak, because blocks from before the recording were freed
   during the recording. The peak that `explain` reports is within the range of the independent reader.
-* *no stack*: the share of the bytes at the peak for which the snapshot has no stack, so that no tool can find a
-  source line.
+* *no stack*: of the bytes at the peak, the share for which the snapshot has no stack. No tool can find a source line
+  for these bytes.
 * *operation alone*: of the bytes with a stack, the share for which `explain` reports an operation but no source line.
 * *no line*: of the bytes with a stack, the share for which `explain` reports neither a source line nor an operation.
 * *expected*: the heading of the result that a person expected. The person read the snapshot before `explain` was run
