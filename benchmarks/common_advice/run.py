@@ -50,8 +50,8 @@ Only a few pieces of common advice against out-of-memory errors lower the peak o
   are allocated.
 
 The tables on this page apply each piece of common advice, and each common habit, to the same training loop. This loop
-trains GPT-2 small (or ResNet-50) with AdamW and fp16 autocast. Each batch has {items} sequences of {length:,} tokens. The
-loop runs with torch {version} on an emulated {card}.
+trains GPT-2 small (or ResNet-50) with AdamW and fp16 autocast. Each batch has {items} sequences of {length:,} tokens.
+The loop runs with torch {version} on an emulated {card}.
 
 The columns *allocated* and *reserved* have the peaks of torch.cuda's statistics after {warm} steps. If a loop does
 not fit on the GPU, it runs again on the same emulated GPU with 64 GiB of memory. This run shows how much memory the
