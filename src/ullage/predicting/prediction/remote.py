@@ -70,9 +70,8 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
 
 
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Return the prediction for a request. If a signal from outside killed the script, run it a second time.
-
-    The kernel kills a script in this way if host memory runs out.
+    """Return the prediction for a request. If a signal from outside killed the script, run the script a second time.
+    The kernel sends such a signal if host memory runs out.
     """
     try:
         return predict_with_draws(request, cancelled=cancelled)
