@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""The largest text file, in bytes, that ullage tries to parse as a notebook. A larger file is searched as plain
-text.
+"""The largest size, in bytes, of a text file that ullage tries to parse as a notebook. A larger file is searched as
+plain text.
 """
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
@@ -36,7 +36,7 @@ _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """The kinds of input that `ullage explain` distinguishes. Error messages contain these values as names."""
+    """The kinds of input that `ullage explain` distinguishes. The values appear in error messages."""
 
     SNAPSHOT = "a snapshot"
     """A memory snapshot, compressed or not. A file that is neither a snapshot nor text counts as a snapshot, so that

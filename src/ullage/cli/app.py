@@ -1,4 +1,4 @@
-"""The command `ullage`: its subcommands, and the only place that turns errors into messages and exit codes."""
+"""The command `ullage` with its subcommands. Only this module turns errors into messages and exit codes."""
 
 import os
 import select

@@ -183,7 +183,9 @@ def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bo
 
 
 def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
-    """Explain on standard error why memory ran out, and write the report into the folder of the out-of-memory error."""
+    """Print a report to standard error that says why memory ran out. Write the same report into the folder of the
+    out-of-memory error.
+    """
     from rich.console import Console
 
     from ullage.explaining.analysis.describe import describe

@@ -18,7 +18,7 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The import path of the function `run`, by which an execution engine finds it."""
+"""The import path of the function `run`. An execution engine imports the function from this path."""
 _AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 

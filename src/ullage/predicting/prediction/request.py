@@ -215,7 +215,7 @@ class Request(RunRequest):
     torchrun or any program.
     """
     edited: Mapping[str, str] = field(default_factory=dict)
-    """The source texts that Python executes in place of the user's files, by absolute path. The files stay
+    """Maps the absolute path of a user's file to the source text that Python executes in its place. The files stay
     unchanged.
     """
     environment: Mapping[str, str] = field(default_factory=dict)

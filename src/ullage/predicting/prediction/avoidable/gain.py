@@ -2,8 +2,8 @@
 
 A block is larger than the request if the allocator did not split a free block, so that even the sum of allocated bytes
 depends on which blocks are free. For this reason the run's own allocations are replayed with some frees moved. If a
-replay without changes does not reproduce the run, the allocated bytes are summed from the journal instead, and the
-reserved bytes are not computed.
+replay without changes does not reproduce the run, the allocated bytes are summed from the record of allocations
+instead, and the reserved bytes are not computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

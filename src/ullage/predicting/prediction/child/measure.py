@@ -271,7 +271,7 @@ def _write_snapshot(path: Path) -> str | None:
 
 
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
-    """Return an estimate of the memory for NCCL's buffers. No other figure counts this memory."""
+    """Return an estimate of the memory for NCCL's buffers. The peak of reserved memory does not include it."""
     figures = library.communicators()
     if not figures.communicators:
         return {}

@@ -236,7 +236,7 @@ class Guess:
 
     kind: str
     """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`. The kind `nccl` stands for NCCL's buffers,
-    which no other figure counts.
+    which the peak of reserved memory does not include.
     """
     count: int
     guessed_bytes: int
@@ -263,7 +263,7 @@ class Placement:
     above_bytes: int
     """The maximum number of bytes by which the run would reserve more if its segments had other addresses."""
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the ways to place segments that ullage compares."""
+    """Whether the run fits into GPU memory with at least one of the compared ways to place segments."""
     is_certain: bool
     """Whether a replay of the run with the run's own segment addresses reserved as much memory as the run. If False,
     the other fields of this object are not known.

@@ -110,7 +110,7 @@ class Elsewhere:
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the ways to place segments that ullage compares."""
+    """Whether the run fits into GPU memory with at least one of the compared ways to place segments."""
     is_certain: bool
     """Whether a replay of the run with the run's own segment addresses reserved as much memory as the run. If False,
     the other fields of this object are not known.

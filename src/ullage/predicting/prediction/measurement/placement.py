@@ -20,8 +20,8 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The three ways to place segments at addresses that ullage compares. The real reserved memory of all 20 examined runs
-on a T4 was within the range of these three ways.
+"""The three ways of placing segments that ullage compares. The real reserved memory of all 20 examined runs on a T4 was
+within the range of these three ways.
 """
 
 

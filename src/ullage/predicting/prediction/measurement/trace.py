@@ -88,7 +88,8 @@ def busiest_device(entries: Entries) -> int | None:
 
 
 def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
-    """Match PyTorch's memory history of a device with the journal; both are in the allocator's order.
+    """Match PyTorch's memory history of a device with ullage's record of allocations; both are in the allocator's
+    order.
 
     If the history lost its beginning because its ring buffer was full, it is matched from its end. Source lines come
     from the journal, or from the history if the journal cannot record stacks.
@@ -130,7 +131,8 @@ def steps_of(
         step_ends: the index in the record of allocations of each step's end.
         reserved_at_ends: the reserved bytes at each step's end.
         oom_indices: the indices in the record of allocations of the out-of-memory errors.
-        end: the journal's length. If memory ran out after the last step's end, that part counts as a separate step.
+        end: the length of the record of allocations. If memory ran out after the last step's end, that part counts as a
+            separate step.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):

@@ -2,8 +2,8 @@
 
 The observer installs PyTorch's own global hooks (on optimizers, and the allocator's out-of-memory observer) and wraps
 three functions: `nn.Module.__call__`, the entry of the autograd engine, and `GradScaler.step`. It keeps addresses and
-journal indices, never a tensor; strong references end with the hook's call. `remove` removes everything that it
-installs.
+indices in the record of allocations, never a tensor; strong references end with the hook's call. `remove` removes
+everything that it installs.
 """
 
 import functools

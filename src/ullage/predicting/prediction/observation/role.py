@@ -1,4 +1,4 @@
-"""Determine the role of every live block from the journal and from the owner of its storage.
+"""Determine the role of every live block from the record of allocations and from the owner of its storage.
 
 The owner decides first: a parameter, a `.grad`, optimizer state, a buffer, an argument of a module, or a library's
 workspace. If a block has no owner, its lifetime decides. A block allocated in a forward pass with gradients enabled is

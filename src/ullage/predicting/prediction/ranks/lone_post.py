@@ -30,8 +30,8 @@ class LonePost:
     helps: bool
     """Whether this process runs its rank only because other ranks need messages from it."""
     note: Callable[..., None]
-    """A function that the rank calls before and after it waits for a message. It gets "waits" and the awaited rank
-    before, and "goes on" afterwards.
+    """A function that the rank calls before and after it waits for a message. Before the wait, it gets "waits" and the
+    awaited rank. After the wait, it gets "goes on".
     """
     largest_team: int = 0
     """The size of the largest group in which ullage runs all ranks to get the values that they gather, sum or

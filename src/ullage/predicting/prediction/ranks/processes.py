@@ -54,7 +54,7 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """A count of the processes that run ranks. It decides whether the host has memory for one more process."""
+    """A counter of the processes that run ranks. It decides whether the host has memory for one more process."""
 
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes

@@ -26,7 +26,7 @@ _NOT_ASKED: Final = (
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The types of exceptions whose cause, in a distributed script, cannot be missing values of other ranks."""
+"""Types of exceptions that show that a distributed script did not fail because of missing values of other ranks."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )

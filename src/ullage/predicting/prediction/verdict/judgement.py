@@ -101,8 +101,9 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Return the result with the epoch's reserved memory, if it is known, in place of that of the steps that ran. These
-    steps ran in another order than the batches of the epoch, and the order changes reserved memory.
+    """Return the result with the reserved memory of the epoch in place of that of the run's steps. Without a figure for
+    the epoch, return the result unchanged. The two figures differ because the steps ran in another order than the
+    batches of the epoch.
     """
     measured, epoch = result.measured, result.epoch
     if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:

@@ -35,9 +35,7 @@ def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
 
 
 def reason_of_unknown(reads: Sequence[HostRead]) -> str:
-    """Return a reason for the verdict, which says that values that are not known may have decided a tensor size or a
-    branch.
-    """
+    """Return a reason for the verdict. It says that unknown values may have decided a tensor size or a branch."""
     places = deciding(reads, "unknown")
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return (
