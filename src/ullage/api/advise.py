@@ -58,8 +58,8 @@ def advise(
 
 
 def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, html: str | Path | None = None) -> None:
-    """Raise UsageError if the diff file cannot be written or would overwrite the script, or if both patch= and vary=
-    are given.
+    """Raise UsageError if the diff file cannot be written, if it would overwrite the script, or if both patch= and
+    vary= are given.
     """
     if patch is None:
         return
@@ -69,7 +69,7 @@ def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, 
 
 
 def write_patch(answer: Advice, patch: str | Path) -> bool:
-    """Write the recommended code changes as a diff file, and return whether there are any changes.
+    """Write the recommended code changes as a diff file. Return whether there are any changes.
 
     Raises:
         OSError: the file cannot be written; a partial file is removed.

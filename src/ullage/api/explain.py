@@ -171,7 +171,7 @@ def explain(
 
 
 def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanation":
-    """Explain a log or an error's text; the path "-" means standard input.
+    """Explain a log or the text of an error. The path "-" means standard input.
 
     Raises:
         UsageError: the file cannot be read, or does not contain an out-of-memory error.
@@ -258,7 +258,7 @@ def _ranks_in(folder: Path, why: str) -> "tuple[RankFile, ...]":
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError if an option that is only for snapshots is given with an input of another kind."""
+    """Raise UsageError if an option that is only for snapshots is given, but the input is not a snapshot."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]}= is for a snapshot, {why}")
@@ -275,7 +275,7 @@ def _explain_snapshot(
     tables: Path | None,
     progress: Callable[[str], None],
 ) -> "Explanation":
-    """Explain one GPU of a snapshot, or each GPU, and write the SQLite tables of all GPUs if they are requested."""
+    """Explain one GPU or all GPUs of a snapshot. If the user requests SQLite tables, write those of all GPUs."""
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page shows one GPU, but device='all' selects all of them; give the number of one GPU")
     from ullage.explaining.analysis.assumption import closest

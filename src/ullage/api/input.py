@@ -1,4 +1,4 @@
-"""Detect the kind of the input of `ullage explain` from its content, and read the text of a log in pieces."""
+"""Detect the kind of the input of `ullage explain` from its content. Read the text of a log in pieces."""
 
 import codecs
 import sys
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""The file size in bytes up to which a text file may be parsed as a notebook. A larger file is searched as plain
-text.
+"""The largest size, in bytes, of a text file that ullage tries to parse as a notebook. A larger file is searched as
+plain text.
 """
 _PROGRESS_BYTES: Final = 32 << 20
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
@@ -36,19 +36,19 @@ _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """The kinds of input that `ullage explain` distinguishes. Error messages use the value of a kind as its name."""
+    """The kinds of input that `ullage explain` distinguishes. The values appear in error messages."""
 
     SNAPSHOT = "a snapshot"
-    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text is also treated as one, so that
+    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text counts as a snapshot, so that
     the snapshot reader reports the error.
     """
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` wrote, or a folder that contains several such folders. An unrecognised folder is also
-    treated as one, so that the reader of such folders reports the error.
+    """A folder that `ullage run` wrote, or a folder that contains several such folders. Every folder of an unknown kind
+    counts as one, so that the reader of such folders reports the error.
     """
     TEXT = "text"
-    """A log, an error's text or a saved notebook, compressed or not."""
+    """A log, the text of an error, or a saved notebook, compressed or not."""
     ARCHIVE = "an archive"
     """A file in an archive or compression format that ullage cannot read (tar, xz, zstd, ...)."""
     STANDARD_INPUT = "standard input"
@@ -57,7 +57,7 @@ class InputKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of `ullage explain`, and its kind."""
+    """An input of `ullage explain` and its kind."""
 
     path: Path
     kind: InputKind

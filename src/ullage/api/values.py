@@ -27,9 +27,8 @@ ALL_DEVICES: Final = "all"
 def request_of(
     script: str | Path, arguments: Sequence[str], options: Mapping[str, object], *, picture: bool = False
 ) -> "Request":
-    """Return the request for a run of a script: the script, the GPU and the limits.
-
-    Options that do not describe a run, such as output paths, are left out.
+    """Return the request to run a script: the script, the GPU and the limits. Options that do not describe a run, such
+    as output paths, are left out.
 
     Raises:
         UsageError: the value of an option is not valid.
@@ -94,7 +93,8 @@ def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
 
 
 def semantics_given(torch_version: str | None) -> str | None:
-    """Return the version of the allocator model to use for the option `torch_version`; None if the option is not given.
+    """Return the torch version whose allocator ullage emulates, as the option `torch_version` gives it; None if the
+    option is not given.
 
     Raises:
         SettingsError: the text is not a version.
@@ -106,7 +106,7 @@ def capacity_of(size: int | str | None) -> int | None:
     """Return the option `capacity` in bytes.
 
     Raises:
-        UsageError: the given text is not a size, or the size cannot be that of a GPU's memory.
+        UsageError: the text is not a size, or no GPU can have a memory of this size.
     """
     capacity = size_of(size, "capacity")
     if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:

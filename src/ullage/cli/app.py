@@ -1,4 +1,4 @@
-"""The command `ullage`: its subcommands, and the only place that turns errors into messages and exit codes."""
+"""The command `ullage` with its subcommands. Only this module turns errors into messages and exit codes."""
 
 import os
 import select
@@ -31,8 +31,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""The settings of the library click for a subcommand, such as `ullage predict`, whose arguments end with a command of
-the user.
+"""Settings for click, the library that parses the command line. They are for subcommands whose arguments end with a
+command of the user, such as `ullage predict`.
 """
 
 
@@ -72,8 +72,8 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line of ullage. If the reader of its output closes the pipe (`| head`), end as other programs
-    do.
+    """Run the command line of ullage. If the reader of the output closes the pipe, as `head` does, end without an error
+    message.
     """
     try:
         _run(arguments)

@@ -1,5 +1,4 @@
-"""The base classes of the commands, on top of typer's, and the parameters that commands share.
-
+"""The base classes of the commands, built on typer's classes, and the parameters that several commands have.
 `with_options` adds every option of a list (`ullage.options`) to a command.
 """
 
@@ -84,14 +83,15 @@ class _Quick:
         return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Draw the text of --help. Lines are wrapped for the width of the terminal, and not as in the docstring."""
+        """Draw the text of --help, with lines wrapped for the width of the terminal."""
         self.help = _ONE_LINE_BREAK.sub(" ", inspect.cleandoc(self.help or ""))
         with _only_panels_loaded():
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class PlainTypes:
-    """A converter for parameters of the command line: strings and paths stay unchanged, typer converts other types.
+    """A converter for the parameters of the command line. Strings and paths stay unchanged; typer converts all other
+    types.
 
     Args:
         of_typer: a function that returns typer's own converter, which imports pydantic.
@@ -132,7 +132,7 @@ class LaunchCommand(Command):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options of ullage, and leave the user's command with its options in `ctx.args`."""
+        """Parse the options of ullage. Leave the user's command, with its options, in `ctx.args`."""
         own, command = self._split(ctx, list(args))
         if command[1:] and is_python_file(command[0]):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
@@ -146,7 +146,7 @@ class LaunchCommand(Command):
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
 
     def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:
-        """Return the options that belong to ullage, and the user's command with its arguments."""
+        """Split the arguments into the options of ullage and the user's command with its arguments."""
         before = words.index("--") if "--" in words else len(words)
         place = 0
         options = self._options(ctx)
@@ -166,7 +166,7 @@ class LaunchCommand(Command):
         return words[:place], words[place:]
 
     def _taken_behind(self, ctx: Any, script: Path, words: list[str], before: list[str]) -> tuple[list[str], list[str]]:
-        """Split the arguments that follow a script's name: return ullage's arguments, and the script's arguments."""
+        """Split the arguments that follow a script's name into ullage's arguments and the script's arguments."""
         options = self._options(ctx)
         mentioned = _text_of(script)
         taken: list[str] = []
@@ -195,7 +195,9 @@ class LaunchCommand(Command):
         return taken, kept
 
     def _say_whose(self, ctx: Any, command: list[str]) -> None:
-        """Print a note about options that both ullage and the script have, and that ullage passed to the script."""
+        """Print a note about each option that both ullage and the script have. ullage passed these options to the
+        script.
+        """
         options = self._options(ctx)
         for word in command[1:]:
             name = word.partition("=")[0]
@@ -205,7 +207,7 @@ class LaunchCommand(Command):
                 )
 
     def _options(self, ctx: Any) -> dict[str, bool]:
-        """Return the names of ullage's options, and for each option whether it takes a value."""
+        """Map the name of each ullage option to whether the option takes a value."""
         return {
             name: not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
             for parameter in self.get_params(ctx)
@@ -228,9 +230,8 @@ def _text_of(script: Path) -> str:
 
 
 def _is_config_of_library(value: str, words: list[str]) -> bool:
-    """Return whether --config belongs to a library (Lightning, torchtune) that parses the script's options.
-
-    ullage's own --config is given together with --random-weights, and names a folder or a JSON file.
+    """Return whether --config is an option of the script, which a library such as Lightning or torchtune parses. ullage
+    has its own --config. It comes together with --random-weights, and names a folder or a JSON file.
     """
     return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
@@ -241,9 +242,8 @@ class CommandGroup(_Quick, TyperGroup):
 
 @contextmanager
 def _only_panels_loaded() -> Iterator[None]:
-    """Let typer import the modules that draw --help, but not rich's modules for Markdown and tracebacks.
-
-    --help does not use these two modules, and importing them takes a third of the time of --help.
+    """Let typer import the modules that draw --help, except rich's modules for Markdown and tracebacks. --help does not
+    need these two modules. Their import would take a third of the time of --help.
     """
     left_out = {
         f"rich.{name.lower()}": name for name in ("Markdown", "Traceback") if f"rich.{name.lower()}" not in sys.modules
@@ -322,8 +322,8 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function],
 
 
 def _names(each: Listed) -> list[str]:
-    """Return the flag of an option as a list. The list is empty for --changes and --no-changes, which typer names
-    itself.
+    """Return the flag of an option in a list. The list is empty for --changes and --no-changes, because typer forms
+    these two flags itself.
     """
     return [] if each.option.default is True else [each.flag]
 

@@ -27,8 +27,8 @@ MEANINGS: Final[Mapping[str, Mapping[ExitCode, str]]] = {
         "watch": ("the watched processes ended, or q or Ctrl-C was pressed", "", _USAGE),
     }.items()
 }
-"""The meaning of each exit code, by command; "" for a code that the command does not use. `ullage run` exits with the
-exit code of the user's command.
+"""Maps each command to the meaning of each of its exit codes; "" for a code that the command does not use. `ullage run`
+exits with the exit code of the user's command.
 """
 
 

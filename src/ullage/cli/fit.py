@@ -77,10 +77,10 @@ def _fit_layout(
 
 
 def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return those of the given options that a list of options (a `TypedDict`) contains.
+    """Return only those of the given options that are keys of `listing`, a `TypedDict`.
 
     Raises:
-        UsageError: an option was given that this kind of search does not have.
+        UsageError: the user gave another option, which this kind of search does not have.
     """
     defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
     listed = options_of(listing)

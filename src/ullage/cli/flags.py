@@ -24,9 +24,7 @@ def with_flags(text: str, group: Any) -> str:
 
 
 def _replacement(flag: str, value: str | None) -> str:
-    """Return the flag of an option, with a space after it if a value follows. `None` means a keyword without a
-    value.
-    """
+    """Return the flag of an option. If the option has a value, a space follows the flag."""
     return f"{flag} " if value == "" else flag
 
 

@@ -1,6 +1,5 @@
 """Handle Ctrl-C and similar signals from the start of the process: print one sentence, and exit with the shell's code.
-
-This module imports very few modules, because a signal that arrives before it is loaded is not handled.
+This module imports very few modules, because no signal can be handled before it is loaded.
 """
 
 import signal
@@ -16,7 +15,9 @@ _AGAIN_SECONDS: Final = 0.01
 
 
 class Interrupted(BaseException):
-    """An exception for a signal that asks this process to end. typer would print nothing for a KeyboardInterrupt."""
+    """An exception that this module raises when a signal asks the process to end. For a KeyboardInterrupt, typer would
+    print nothing.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -30,8 +31,8 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def told_in_one_sentence() -> Iterator[None]:
-    """Print one sentence and exit if a signal arrives in this context. In nested contexts, only the outermost handles
-    it.
+    """If a signal arrives in this context, print one sentence and exit. If contexts are nested, only the outermost
+    context handles the signal.
 
     Raises:
         SystemExit: a signal arrived.
@@ -71,9 +72,8 @@ def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _is_heard(number: int) -> bool:
-    """Return whether this module handles a signal.
-
-    Signals are handled in the main thread, unless the signal is ignored (nohup) or has a handler already.
+    """Return whether this module handles a signal. It handles signals only in the main thread. It handles no signal
+    that is ignored (nohup) or that has a handler already.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(number) not in (signal.SIG_IGN, _interrupt)

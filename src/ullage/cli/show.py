@@ -1,4 +1,6 @@
-"""Show the progress of a command on standard error, and the command's answer as a report, JSON or an HTML page."""
+"""Show the progress of a command on standard error. Show the command's answer as a report, as JSON or as an HTML
+page.
+"""
 
 import json
 import sys

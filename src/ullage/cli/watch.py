@@ -69,7 +69,7 @@ def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end `ullage watch` normally, like the key q on the screen."""
+    """Let Ctrl-C end `ullage watch` normally, as the key q does."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""A prediction request that applies a suggested change to the script's run."""
+"""Apply a suggested change to a prediction request."""
 
 import os
 from dataclasses import replace
@@ -10,9 +10,8 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 
 
 def changed(request: Request, change: Change, setting: str) -> Request:
-    """Return a copy of the prediction request that applies a change to the script's run.
-
-    If the change has allocator options, they are added to the request's own allocator options.
+    """Return a copy of the prediction request that applies a change to the script's run. The allocator options of the
+    change are added to those of the request.
     """
     if change.alloc_conf is not None:
         return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))

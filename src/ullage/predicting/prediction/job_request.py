@@ -11,13 +11,13 @@ from typing import Final
 from ullage.base.units import GIB, text_of_bytes
 
 MARGIN: Final = 0.25
-"""The fraction of the measured host memory that the request adds as a margin. It covers the CUDA driver's host memory,
-which ullage does not measure, and growth during an epoch.
+"""The margin that the request adds to the measured host memory, as a fraction of it. The margin covers the CUDA
+driver's host memory, which ullage does not measure, and growth during an epoch.
 """
 LEAST_MARGIN_BYTES: Final = 2 * GIB
 SHM_MARGIN: Final = 1.0
-"""The fraction of the measured /dev/shm use that the request adds as a margin. The margin is large because ullage
-measures /dev/shm only a few times a second.
+"""The margin that the request adds to the measured use of /dev/shm, as a fraction of it. The margin is large because
+ullage measures /dev/shm only a few times a second.
 """
 _NAME_WIDTH: Final = 40  # characters
 NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
@@ -32,7 +32,7 @@ class JobNeeds:
     card_bytes: int
     """The total memory of the emulated GPU for which the prediction was made, in bytes."""
     used_bytes: int
-    """The largest amount of used GPU memory that the driver would report, in bytes."""
+    """The largest amount of GPU memory in bytes that the driver may report as used."""
     fits: bool
     nodes: int
     gpus: int
@@ -107,8 +107,8 @@ def _about(needs: JobNeeds) -> list[str]:
 
 
 def _one_line(name: str) -> str:
-    """Return a name as one printable line for a comment. Nothing in the result can end the comment, so that no cluster
-    software reads it as an option or a command.
+    """Return a name as one printable line for a comment. Nothing in the result can end the comment. Cluster software
+    therefore does not read the name as an option or a command.
     """
     shown = "".join(character if character.isprintable() else "?" for character in name)
     return shown if len(shown) <= _NAME_WIDTH else f"{shown[: _NAME_WIDTH - 1]}…"

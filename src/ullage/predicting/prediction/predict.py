@@ -26,8 +26,8 @@ from ullage.predicting.prediction.verdict.failure import failure_of, lacks_other
 __all__ = ["Request", "predict"]
 
 _known_to_read: Final[set[Path]] = set()
-"""The scripts that have read back a value that may affect a size or a branch while ullage did not track tensor values.
-In further runs of these scripts, ullage tracks values from the start.
+"""The scripts that have read back a value that may affect a size or a branch, although ullage did not track tensor
+values. In later runs of these scripts, ullage tracks values from the start.
 """
 
 
@@ -120,7 +120,9 @@ def _again_text(request: Request, error: ScriptError) -> str:
 
 
 def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run the requested script. If its rank runs alone and waits for messages from other ranks, run these ranks too."""
+    """Run the requested script. If it runs as one rank alone, and this rank waits for messages from other ranks, run
+    those ranks too.
+    """
     if not request.has_lone_ranks:
         return _run_alone(request, progress, cancelled)
     with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:

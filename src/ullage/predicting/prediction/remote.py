@@ -18,7 +18,7 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The import path of the function `run`, by which an execution engine finds it."""
+"""The import path of the function `run`. An execution engine imports the function from this path."""
 _AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 
@@ -70,9 +70,8 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
 
 
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Return the prediction for a request. If a signal from outside killed the script, run it a second time.
-
-    The kernel kills a script in this way if host memory runs out.
+    """Return the prediction for a request. If a signal from outside killed the script, run the script a second time.
+    The kernel sends such a signal if host memory runs out.
     """
     try:
         return predict_with_draws(request, cancelled=cancelled)

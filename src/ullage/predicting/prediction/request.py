@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.ranks.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
-"""The signal on which the script's process stops the script and sends its result. It is a real-time signal because
+"""The signal that tells the script's process to stop the script and send its result. It is a real-time signal because
 scripts use SIGALRM and SIGUSR1 themselves.
 """
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
-"""The signal on which the script's process ends without a result, because ullage does not need the result any more."""
+"""The signal that tells the script's process to end without a result, because ullage does not need the result any
+more.
+"""
 MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
 ALL: Final = "all"
-"""The ways in which ullage runs the processes of a launcher: "alone" (only one, as one rank without the others), "real"
-(all together), or "all" (each in turn, as one rank without the others).
+"""The ways in which ullage runs the processes of a launcher. "alone" runs one process, as one rank without the others.
+"real" runs all processes together. "all" runs each process in turn, as one rank without the others.
 """
 _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
@@ -67,12 +69,12 @@ class RunRequest:
     bytes.
     """
     changes: tuple[str, ...] = ()
-    """The changes that ullage makes to the script's run without editing its files, as `key=setting` texts of
+    """The changes that ullage makes to the script's run without editing its files. Each is a text `key=setting` of
     `ullage.predicting.changes.all_changes`.
     """
     picture: bool = False
-    """Whether to collect the data for the charts on an HTML page: memory by role over time, the peak by module, and the
-    segments.
+    """Whether to collect the data for the charts on an HTML page: the memory of each role over time, the memory of each
+    module at the peak, and the segments.
     """
     each_rank: bool = False
     """Whether to run every rank of a launcher, each alone in a separate run."""
@@ -87,12 +89,12 @@ class RunRequest:
     helps: bool = False
     """Whether ullage runs this rank only because other ranks wait for messages from it."""
     asks_all: bool = False
-    """Whether ullage runs the other ranks of a group of up to 8 ranks to compute the values that they contribute to a
-    collective. Otherwise, a rank that runs alone uses its own values in place of theirs.
+    """Whether ullage runs the other ranks of a group to compute the values that they contribute to a collective. The
+    group has up to 8 ranks. If False, a rank that runs alone uses its own values in place of theirs.
     """
     begins_without_values: bool = False
-    """Whether ullage does not track tensor values until the script reads back a value that may affect a size or a
-    branch. Such a read ends the run with a ValuesReadError.
+    """Whether ullage begins the run without tracking tensor values. If the script then reads back a value that may
+    affect a size or a branch, the run ends with a ValuesReadError.
     """
 
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
@@ -213,7 +215,7 @@ class Request(RunRequest):
     torchrun or any program.
     """
     edited: Mapping[str, str] = field(default_factory=dict)
-    """The source texts that Python executes in place of the user's files, by absolute path. The files stay
+    """Maps the absolute path of a user's file to the source text that Python executes in its place. The files stay
     unchanged.
     """
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -251,7 +253,7 @@ class Request(RunRequest):
 
     @property
     def limit_seconds(self) -> float:
-        """The number of seconds after which ullage stops the script in any case."""
+        """The number of seconds after which ullage stops the script, whatever the script is doing."""
         return self.options["seconds"] + (60 * self.options["minutes"] if self.options["batches"] else 0)
 
     @property
@@ -264,7 +266,7 @@ class Request(RunRequest):
     @property
     def has_lone_ranks(self) -> bool:
         """Whether the predicted processes are ranks that each run without the other ranks. True for every command,
-        because it is not known before the run whether the command starts ranks.
+        because ullage cannot know before the run whether the command starts ranks.
         """
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
@@ -431,7 +433,7 @@ class Request(RunRequest):
 
 
 def helper_of(request: Request, rank: int) -> Request:
-    """Return the request to run another rank. That rank runs until no other rank waits for messages from it."""
+    """Return the request to run another rank. That rank runs until no rank waits for its messages."""
     helper = replace(
         request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )

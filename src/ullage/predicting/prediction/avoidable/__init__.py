@@ -1,1 +1,3 @@
-"""The search for GPU memory that a script could avoid at its memory peak. The option `Request.diagnose` requests it."""
+"""The search for GPU memory that is in use at a script's memory peak although the script could avoid it. The option
+`Request.diagnose` requests this search.
+"""

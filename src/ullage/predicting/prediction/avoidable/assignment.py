@@ -1,4 +1,4 @@
-"""Find the source line that assigns a variable or puts a value into a container, by parsing the user's source files."""
+"""Parse the user's source files to find the source line that assigns a variable or puts a value into a container."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,9 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One statement of the user's code that assigns a variable, or that puts a value into the variable's container."""
+    """One statement of the user's code. It assigns a variable, or puts a value into the container that a variable
+    refers to.
+    """
 
     file: str
     first: int

@@ -44,24 +44,22 @@ class AvoidableSearch:
         self._uses = UseLog(journal.length)
         self._holders = HolderWatch(journal, observer)
         self._is_whole = False
-        """Whether ullage observed every operator of the run; False if a CUDA graph was replayed, because a replay hides
-        its operators.
+        """Whether ullage observed every operator of the run. False if the run replayed a CUDA graph, because a replay
+        hides its operators.
         """
         self._copies: list[WeightCopy] = []
         self._vocabularies: set[int] = set()
 
     def begin(self) -> None:
-        """Start to observe the script's operators, and to record before each forward pass which variables hold memory.
-        Call this before CUDA is initialised.
+        """Start to observe the script's operators. Before each forward pass, record which variables hold memory. Call
+        this method before CUDA is initialised.
         """
         self._values.listen(self._uses.hear, self._uses.note)
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Record what ullage can only read while the script's objects still exist: copies of weights, and vocabulary
-        sizes.
-
-        This method also records whether ullage observed every operator.
+        """Record what ullage can read only while the script's objects exist: copies of weights, and vocabulary sizes.
+        Also record whether ullage observed every operator.
         """
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
         self._copies = weight_copies(self._observer.trained_parameters())
@@ -117,8 +115,8 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return the avoidable memory that ullage finds from the times at which operators used each memory block. If
-        ullage did not observe every operator, return only the part that does not need all of these times.
+        """Return the avoidable memory that ullage finds. The search uses the times at which operators used each memory
+        block. If ullage did not observe every operator, return only the results that do not need all of these times.
         """
         observer, memory = self._observer, moment.memory
         lives = memory.lives

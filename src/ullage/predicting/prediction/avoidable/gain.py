@@ -2,8 +2,8 @@
 
 A block is larger than the request if the allocator did not split a free block, so that even the sum of allocated bytes
 depends on which blocks are free. For this reason the run's own allocations are replayed with some frees moved. If a
-replay without changes does not reproduce the run, the allocated bytes are summed from the journal instead, and the
-reserved bytes are not computed.
+replay without changes does not reproduce the run, the allocated bytes are summed from the record of allocations
+instead, and the reserved bytes are not computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +20,8 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksWithout:
-    """The memory peaks that the run would have if it freed some blocks at other times; None for a peak that cannot be
-    computed.
+    """The memory peaks that the run would have if it freed some blocks at other times. A peak that cannot be computed
+    is None.
     """
 
     allocated_bytes: int
@@ -59,8 +59,8 @@ class Gains:
             self._rebuilt = rebuilt
 
     def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
-        """Return the memory peaks that the run would have if it freed blocks at other times. The mapping `ends` gives
-        the journal entry after which each block is freed.
+        """Return the memory peaks that the run would have if it freed blocks at other times. `ends` maps a block to the
+        index of the entry in the record of allocations after which the block is freed.
         """
         return self._peaks(ends, ())
 

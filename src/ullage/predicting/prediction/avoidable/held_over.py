@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from ullage.gpu.tracing.source import Line
 
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
-"""The roles of memory blocks that normally stay alive after a training step, such as parameters."""
+"""The roles of memory blocks, such as parameters, that normally stay alive after a training step."""
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""The kinds of objects that hold memory without a variable of the script, such as unreachable objects. The script
-cannot use memory later that only such objects hold.
+"""The kinds of objects that can hold memory without a variable of the script, such as unreachable objects. Memory that
+only such objects hold is lost to the script.
 """
 _PASSES_NEEDED: Final = 2
-"""The number of training passes that must each keep one more memory block of the same kind, before ullage reports
-blocks that live until the end of the run.
+"""The minimum number of training passes that each keep one more memory block of the same kind. With fewer passes,
+ullage does not report blocks that live until the end of the run.
 """
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A regular expression that cuts an object path such as `losses[3]` at the container's element. All elements of a
-container then share one row of the report.
+"""A regular expression that cuts an object path such as `losses[3]` after the container. All elements of a container
+then have one common row in the report.
 """
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
@@ -55,9 +55,9 @@ class HeldOverBlock:
     number: int
     """The number of the block in `Lives`."""
     since: int
-    """The index in the journal of allocations of the entry after which the script could have freed the block."""
+    """The index of the entry, in the record of allocations, after which the script could have freed the block."""
     of_pass: int
-    """The number of the training pass whose operators used the block last."""
+    """The number of the last training pass in which an operator used the block."""
     is_let_go: bool
     """Whether the script freed the block during the run. If so, ullage has observed all uses of the block."""
     holder: BlockHolder
@@ -82,8 +82,8 @@ def held_over(
         passes: the training passes of the run.
         seen: the holders that ullage recorded before the passes.
         device: the number of the device whose blocks are searched.
-        end: the journal index at which the run ended or finally ran out of memory; later frees are part of the
-            shutdown.
+        end: the index in the record of allocations at which the run ended or finally ran out of memory; later frees are
+            part of the shutdown.
     """
     holders: defaultdict[int, list[SeenHolder]] = defaultdict(list)
     for one in seen:
@@ -118,10 +118,8 @@ def held_over(
 def _candidates(
     lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
 ) -> np.ndarray:
-    """Return the blocks that the script allocated in training passes. Leave out the optimizer's temporaries and blocks
-    that must stay alive, such as parameters.
-
-    The first batch counts too, although the script allocates it before the first pass.
+    """Return the blocks that the script allocated in training passes, and the first batch, which it allocates before
+    the first pass. Leave out the optimizer's temporaries, and blocks that must stay alive, such as parameters.
     """
     is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
     is_made = (
@@ -158,7 +156,7 @@ def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
 
 def rows_of_held_over(held: Sequence[HeldOverBlock], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
     """Return the report's rows about blocks that are alive at the memory peak although no operator uses them any more.
-    Each holder of such blocks has one row; the largest row is first.
+    Each variable or object that holds such blocks has one row. The largest row is first.
     """
     groups: defaultdict[tuple[str, str, str], list[HeldOverBlock]] = defaultdict(list)
     for block in held:
@@ -201,7 +199,7 @@ def _also(holder: BlockHolder) -> str:
 
 
 def _in_python(path: str) -> str:
-    """Return the path of an object in Python's notation, as far as possible, such as `self.last` or `losses[*]`."""
+    """Return the path of an object in Python's notation, such as `self.last` or `losses[*]`."""
     return _TYPE.sub("", path)
 
 

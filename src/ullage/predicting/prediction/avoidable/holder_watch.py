@@ -1,7 +1,5 @@
-"""Record at the beginning of each training pass which variables hold memory of earlier passes, while these variables
-still exist.
-
-The record consists of text. One Python object per block would change when Python collects garbage.
+"""Record at the beginning of each training pass which variables hold memory of earlier passes. The record consists of
+text. One Python object per block would change when Python collects garbage.
 """
 
 import json
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
 _MOST_LOOKS: Final = 12
-"""The maximum number of training passes before which ullage records which variables hold memory. In later passes the
-same variables hold memory.
+"""The maximum number of training passes for which ullage records which variables hold memory. In later passes the same
+variables hold memory.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHolder:
-    """The variable or object that holds a memory block at one point in time. The time is an index of the journal of
+    """The variable or object that holds a memory block at one point in time. This time is an index in the record of
     allocations.
     """
 
@@ -47,7 +45,7 @@ class HolderWatch:
         self._lines: list[str] = []
 
     def look(self) -> None:
-        """Record which variables hold each memory block, if a backward pass has ended since the last record."""
+        """If a backward pass has ended since the last record, record which variables hold each memory block."""
         ends = self._observer.moments.backward_ends
         if not ends or ends[-1] == self._last_backward or self._looks == _MOST_LOOKS:
             return
@@ -89,8 +87,8 @@ class HolderWatch:
 
 
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Return for each memory block whether the journal marks its address as a library's workspace. Marks from before
-    the block's allocation do not count, because the allocator reuses addresses.
+    """Return for each memory block whether the record of allocations marks its address as a library's workspace. Marks
+    that are older than the block do not count, because the allocator reuses addresses.
     """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))

@@ -17,7 +17,7 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 from ullage.predicting.prediction.measurement.trace import Memory
 
 LEAST_SHARE: Final = 0.01
-"""The smallest fraction of the memory peak for which the report of avoidable memory has a row."""
+"""The smallest fraction of the memory peak that gets a row in the report of avoidable memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,13 @@ class PeakMoment:
     memory: Memory
     stacks: JournalStacks
     index: int
-    """The index of the entry in the journal of allocations at which allocated memory reached its peak."""
+    """The index, in the record of allocations, of the entry at which allocated memory reached its peak."""
     allocated_bytes: int
     reserved_bytes: int
     """The peak of reserved memory over the whole run, in bytes."""
     step_ends: Sequence[int]
     named: set[int] = field(default_factory=set)
-    """The numbers of the memory blocks that a row of the report already counts, so that no second row counts them
-    again.
-    """
+    """The indices of the memory blocks that a row of the report already counts. No second row counts these blocks."""
 
     def has(self, block: int) -> bool:
         """Return whether a memory block is alive at the memory peak."""
@@ -44,7 +42,7 @@ class PeakMoment:
 
     def unnamed(self, *, role: Role | None = None) -> list[int]:
         """Return the device's memory blocks that are alive at the peak and that no row of the report counts yet. If a
-        role is given, return only blocks with that role.
+        role, such as parameters, is given, return only blocks with that role.
         """
         lives, roles = self.memory.lives, self.memory.roles
         is_alive = (lives.born <= self.index) & (lives.died > self.index)
@@ -126,7 +124,7 @@ class PeakMoment:
         return self.memory.module_names[int(self.memory.lives.entries["module"][block])]
 
     def step_of(self, index: int) -> int:
-        """Return the number of the training step that contains an index of the journal of allocations. An index after
+        """Return the number of the training step that contains an index in the record of allocations. An index after
         the end of a step belongs to the next step.
         """
         return bisect_left(self.step_ends, index) + 1

@@ -1,6 +1,4 @@
-"""Find memory that a script could avoid in the allocator: libraries' workspaces, and memory that is reserved but not
-allocated.
-"""
+"""Find avoidable memory of the allocator: libraries' workspaces, and memory that is reserved but not allocated."""
 
 import numpy as np
 

@@ -1,6 +1,4 @@
-"""Find memory that a script could avoid in a model's forward and backward passes: logits, attention scores, and saved
-activations.
-"""
+"""Find avoidable memory of a model's forward and backward passes: logits, attention scores, and saved activations."""
 
 import re
 from collections import defaultdict
@@ -18,7 +16,7 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 
 _LEAST_VOCABULARY: Final = 1000
 _VOCABULARY_SHARE: Final = 1 / 8
-"""The smallest fraction of the memory peak that logits must take for the report to have a row about logits."""
+"""The smallest fraction of the memory peak for which logits get a row in the report."""
 _FP32_BYTES: Final = 4
 _PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
@@ -30,7 +28,7 @@ _MOST_MODULES: Final = 8
 def vocabulary_scores(
     moment: PeakMoment, gains: Gains, table: UseTable, vocabularies: Iterable[int]
 ) -> list[Avoidable]:
-    """Return the `Avoidable` rows about logits: float32 blocks whose last dimension is the size of the vocabulary."""
+    """Return the `Avoidable` rows about logits: float32 blocks whose last dimension has the size of the vocabulary."""
     sizes = {size for size in vocabularies if size >= _LEAST_VOCABULARY}
     chosen = np.isin(table.columns, list(sizes)) & (table.item_bytes == _FP32_BYTES) & (table.rows > 0)
     of_scores = set(table.block[chosen].tolist())
@@ -81,7 +79,7 @@ def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[
 
 def saved_activations(moment: PeakMoment) -> list[Avoidable]:
     """Return the `Avoidable` rows about activations that are saved for the backward pass. Each kind of module has one
-    row; the largest row is first.
+    row. The largest row is first.
     """
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for block in moment.unnamed(role=Role.ACTIVATIONS):

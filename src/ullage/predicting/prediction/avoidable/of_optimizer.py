@@ -1,5 +1,5 @@
-"""Find memory that a script could avoid in the optimizer: temporaries for all parameters at once, and gradients that
-are not used again.
+"""Find avoidable memory of the optimizer: temporaries for all parameters at once, and gradients that are not used
+again.
 """
 
 from collections import Counter
@@ -20,12 +20,12 @@ _FILL: Final = "aten::fill_"
 """The operation that `zero_` itself calls."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
 _LISTS: Final = "_multi_tensor_"
-"""The prefix in the names of those torch.optim functions that process lists of all parameters, such as
+"""The prefix of the names of torch.optim functions that process all parameters in lists, such as
 `_multi_tensor_adam`.
 """
 _HALF: Final = 0.5
-"""The smallest fraction of the gradients that must have a copy in another data type for the report to have a row about
-these gradients.
+"""The smallest fraction of the gradients that must have a copy in another data type. With a smaller fraction, the
+report has no row about these gradients.
 """
 
 
@@ -98,8 +98,8 @@ def stale_gradients(
 
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
-    """Return the gradients' memory blocks that the script set to zero and did not use afterwards, up to a given journal
-    index.
+    """Return the memory blocks of the gradients that the script set to zero and did not use afterwards. Uses after the
+    entry `moment` in the record of allocations do not count.
     """
     is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
     zeroed: dict[int, int] = {}  # for each block, the time when it was set to zero
@@ -113,10 +113,8 @@ def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
 
 
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
-    """Return the times at which the gradients' memory blocks would be freed if the script set gradients to None and not
-    to zero.
-
-    The tensor that the backward pass adds to a zeroed gradient would then become the gradient.
+    """Return the times at which the memory blocks of gradients would be freed if the script set gradients to None
+    instead of zero. The tensor that the backward pass adds to a zeroed gradient would then become the gradient.
     """
     lives, roles = moment.memory.lives, moment.memory.roles
     is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
@@ -140,7 +138,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
     """Return the `Avoidable` rows about gradients that stay alive next to a copy of twice their size. The optimizer
-    uses the copies for its own weights.
+    uses the copy for its own weights.
     """
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)

@@ -21,9 +21,7 @@ from ullage.training.ownership.storage import addresses
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
 _KERNEL: Final = "a kernel"
-"""The name that ullage records in place of an operator's name, if the kernel that uses memory was not launched by a
-PyTorch operator.
-"""
+"""The name that ullage records if no PyTorch operator launched the kernel that uses memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +35,19 @@ class TrainingPasses:
 
     begins: np.ndarray
     done: np.ndarray
-    """The journal index at which the last backward pass or optimizer step of each training pass ended, whichever is
-    later; -1 if the training pass reached neither.
+    """The index in the record of allocations at which the training pass ended: its last backward pass or its optimizer
+    step, whichever is later. The index is -1 if the training pass reached neither.
     """
     has_stepped: np.ndarray
-    """Whether the training pass is complete, which means that it has had a backward pass."""
+    """Whether the training pass has had a backward pass, and therefore is complete."""
 
     @classmethod
     def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":
         """Return the training passes of a run.
 
         Args:
-            moments: the journal indices at which forward and backward passes began and ended.
-            step_ends: the journal indices at which optimizer steps ended.
+            moments: the indices in the record of allocations at which forward and backward passes began and ended.
+            step_ends: the indices in the record of allocations at which optimizer steps ended.
         """
         begins: list[int] = []
         ends = np.asarray(moments.backward_ends, np.int64)
@@ -73,25 +71,27 @@ class TrainingPasses:
         return len(self.begins)
 
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return, for each index of the journal of allocations, the number of the training pass that contains the
-        index. Numbers start at 1; an index before the first pass gets 0.
+        """Return, for each index in the record of allocations, the number of the training pass that contains it. Passes
+        are numbered from 1. An index before the first pass gets 0.
         """
         return np.searchsorted(self.begins, indices, side="left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseTable:
-    """A table of the times at which operators used memory blocks, in order of time, as columns of equal length."""
+    """A table of the times at which operators used memory blocks. The rows are in order of time, and the columns have
+    equal lengths.
+    """
 
     block: np.ndarray
     """The number of the used block in `Lives`."""
     when: np.ndarray
-    """The number of entries that the journal of allocations had when the operator used the memory block."""
+    """The number of entries in the record of allocations when the operator used the memory block."""
     operator: np.ndarray
-    """The index of the name of the operator that used the memory block, in the list `names`."""
+    """The index, in the list `names`, of the name of the operator that used the memory block."""
     rows: np.ndarray
-    """The second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than two
-    dimensions.
+    """The size of the second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than
+    two dimensions.
     """
     columns: np.ndarray
     item_bytes: np.ndarray
@@ -110,8 +110,8 @@ class UseLog:
     """A log of every use of GPU memory by an operator. Pass every operator of the run to the method `hear`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Create an empty log of memory uses. The function `now` returns the number of journal entries, which serves as
-        the time.
+        """Create an empty log of memory uses. The function `now` returns the number of entries in the record of
+        allocations, which serves as the time.
         """
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
@@ -137,8 +137,8 @@ class UseLog:
                 self.note(argument, code)
 
     def note(self, tensor: Tensor, code: int = 0) -> None:
-        """Record that an operator used a tensor. The record does not create a Python object for the tensor's storage
-        (see `BlockContents`).
+        """Record that an operator used a tensor. Do not create a Python object for the tensor's storage (see
+        `BlockContents`).
         """
         try:
             if not tensor.is_cuda:
@@ -182,7 +182,7 @@ class UseLog:
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
-    """Return, for each address, the number of the memory block that began there at the given time; -1 if no block began
+    """Return, for each address, the index of the memory block that began there at the given time; -1 if no block began
     there.
     """
     if not len(lives.born) or not len(when):
@@ -199,7 +199,9 @@ def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.
 
 
 class LastUses:
-    """The last use of each memory block by an operator, and the training passes that used the block first and last."""
+    """The last use of each memory block by an operator. The object also has the first and the last training pass that
+    used the block.
+    """
 
     def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
         """Compute the last use of each memory block from a table of uses. The argument `count` is the number of all
@@ -207,8 +209,8 @@ class LastUses:
         """
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The number of entries that the journal of allocations had when an operator used the memory block for the last
-        time; -1 for a block that was never used.
+        """The number of entries in the record of allocations when an operator last used the memory block; -1 if no
+        operator used it.
         """
         self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)

@@ -21,14 +21,16 @@ from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses
 
 _LEAST_TENSORS: Final = 2
-"""The smallest number of tensors for which ullage does not take equal shapes to be a coincidence."""
+"""The smallest number of tensors with equal shapes that ullage takes for copied weights. Fewer equal shapes may be a
+coincidence.
+"""
 _Shapes = tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCopy:
-    """A set of tensors that no optimizer trains, and that have the shapes of a trained model's parameters in the same
-    order.
+    """A set of tensors that no optimizer trains. Their shapes equal the shapes of a trained model's parameters, in the
+    same order.
     """
 
     what: str

@@ -72,10 +72,8 @@ def attach() -> None:
 
 
 def _as_its_rank(attachment: Attachment) -> Attachment:
-    """Return the run data for the rank of this process; end the process if this rank is not to be run.
-
-    Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most
-    others.
+    """Return the run data for the rank of this process. End the process if ullage does not run this rank. Launchers set
+    the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
     """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
@@ -102,8 +100,8 @@ def _number(text: str | None) -> int | None:
 
 
 class AttachedRun(Run):
-    """The measured run of a process that a predicted command has started. It lasts from the import of torch to the
-    result.
+    """The measured run of a process that a predicted command has started. It begins when the process imports torch, and
+    ends when the result is sent.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -126,8 +124,8 @@ class AttachedRun(Run):
         return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
     def _at_exit(self) -> None:
-        """Send the result of the run to the parent process. `tracing/journal/exit_status.c` sends the exit status when
-        this process has ended.
+        """Send the result of the run to the parent process. When this process has ended,
+        `tracing/journal/exit_status.c` sends the exit status.
         """
         self._is_exiting = True
         # The error that the interpreter printed as unhandled, or that an interactive console printed.
@@ -138,7 +136,7 @@ class AttachedRun(Run):
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result of the run once; send nothing if the process neither used the GPU nor failed."""
+        """Send the result of the run once. Send nothing if the process neither used the GPU nor failed."""
         if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
@@ -163,8 +161,8 @@ class AttachedRun(Run):
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
     def _on_time(self, number: int, frame: FrameType | None) -> None:
-        """End the process at the time limit, unless it did not use the GPU. Such a process may be a launcher, which
-        must continue until the processes that it started end.
+        """End the process at the time limit if it used the GPU. A process that did not use the GPU may be a launcher,
+        which must wait for the processes that it started.
         """
         if self._has_allocated():
             super()._on_time(number, frame)

@@ -1,4 +1,4 @@
-"""The objects that exist during a whole predicted run: the request, the emulated GPU, the journal of allocations, the
+"""The objects that exist during a whole predicted run: the request, the emulated GPU, the record of allocations, the
 channel to the parent process, and the notes for the report.
 """
 
@@ -18,7 +18,7 @@ from ullage.predicting.prediction.request import ChildRequest
 
 
 class Channel:
-    """The channel to the parent process. It sends nothing more if the script closes or reuses the channel's file
+    """The channel to the parent process. It sends nothing more after the script has closed or reused the channel's file
     descriptor.
     """
 
@@ -35,7 +35,7 @@ class Channel:
         self.write(json.dumps({"event": event, **details}).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Send bytes that contain one complete message to the parent process."""
+        """Send one complete message, in bytes, to the parent process."""
         # An OSError means that the script closed the channel, or that the parent has ended. The parent notices a closed
         # channel,
         # and the lifeline ends this process if the parent has ended.
@@ -44,8 +44,8 @@ class Channel:
                 data = data[os.write(self._number, data) :]
 
     def tell_exit_status(self, journal: Journal) -> None:
-        """Make the C code of the journal send the exit status of this process to the parent process as the last
-        message.
+        """Make the C code that records allocations send the exit status of this process to the parent process as the
+        last message.
         """
         journal.tell_exit_status(self._number)
 

@@ -1,5 +1,5 @@
-"""Predict the memory use of a whole epoch from a run of its heaviest batches, if the user requests it
-(`ullage.predicting.epoch`).
+"""Run the heaviest batches of an epoch to predict the memory use of the whole epoch, if the user requests it (see
+`ullage.predicting.epoch`).
 """
 
 import time
@@ -22,8 +22,8 @@ _NO_LOADER: Final = (
 )
 _RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be predicted"
 _WIDER: Final = 16
-"""The factor by which ullage enlarges the emulated GPU's memory while it runs the heaviest batches first. In this order
-memory could run out although it would not in the epoch's real order.
+"""The factor by which ullage enlarges the emulated GPU's memory while it runs the heaviest batches first. In this
+order, memory could run out although it would not run out in the epoch's real order.
 """
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
@@ -57,8 +57,8 @@ class EpochRun:
         self.watch.install()
 
     def foresee(self) -> None:
-        """Predict the memory use of the epoch. Add a note to the report if the training uses no DataLoader, or if
-        memory ran out before.
+        """Predict the memory use of the epoch. If the training uses no DataLoader, or if memory ran out first, add a
+        note to the report.
         """
         self._tell("replaying the epoch")
         self.watch.remove()

@@ -52,9 +52,8 @@ def check_allocator_settings(wanted: str | None, torch: Any) -> None:
 
 
 def choose_cards(emulation: Emulation, torch: TorchBuild, note: Callable[[str], None]) -> None:
-    """Limit the number of visible GPUs to the number of GPUs in CUDA_VISIBLE_DEVICES.
-
-    The device numbers in CUDA_VISIBLE_DEVICES do not matter, because all emulated GPUs are equal.
+    """Limit the number of visible GPUs to the number of GPUs in CUDA_VISIBLE_DEVICES. It does not matter which GPUs
+    this variable lists, because all emulated GPUs are equal.
     """
     text = os.environ.get(_VISIBLE)
     if text is None:

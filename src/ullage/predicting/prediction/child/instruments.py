@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps after which ullage stops tracking tensor values, if the script has read back no value that may
-affect a size or a branch. If a later step reads such a value, ullage runs the script again.
+"""The number of steps after which ullage stops tracking tensor values. It continues if the script has read back a value
+that may affect a size or a branch. If only a later step reads such a value, ullage runs the script again.
 """
 _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
 
 
 class AllocatorHistory:
-    """PyTorch's own history of allocations and frees, recorded from the initialisation of CUDA on.
-
-    If the script starts the history itself, it uses this same history.
+    """PyTorch's own history of allocations and frees, from the initialisation of CUDA on. If the script starts
+    PyTorch's history, it gets this one.
     """
 
     def __init__(self, torch: Any, *, with_stacks: bool, with_frees: bool) -> None:
@@ -69,13 +68,13 @@ class AllocatorHistory:
             self._begin()
 
     def give_back(self) -> None:
-        """Restore the function with which the script itself starts and stops PyTorch's allocation history."""
+        """Give the script back PyTorch's own function that starts and stops the allocation history."""
         self._memory._record_memory_history = self._start
 
 
 class FollowsRun(Protocol):
-    """The interface through which a predicted run is notified: that a step has ended, that the script has read a value
-    back, that another rank has finished, or that the epoch is over.
+    """The interface that tells a predicted run about events: a step has ended, the script has read a value back,
+    another rank has finished, or the epoch is over.
     """
 
     def on_step(self, number: int) -> None: ...
@@ -114,7 +113,7 @@ class Instruments:
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """The observer of the training loop, which applies requested changes and collects facts about the training;
+        """The observer of the training loop. It applies the requested changes, and collects facts about the training.
         None if the user requested neither.
         """
         if request.changes or request.diagnose:
@@ -131,10 +130,8 @@ class Instruments:
             self.epoch = epoch_run.EpochRun(context, self.observer, self.history.clear, run.on_epoch_end)
 
     def look_after_values(self, number: int) -> None:
-        """Stop tracking tensor values after the first steps, if the script has read back no value that may affect a
-        size or a branch.
-
-        Tracking values slows down every operator.
+        """Stop tracking tensor values after the first steps, because tracking slows down every operator. Continue to
+        track them if the script has read back a value that may affect a size or a branch.
         """
         values = self.values
         if values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self.search is not None:
@@ -162,7 +159,7 @@ def _search_begun(context: RunContext, observer: Observer, values: Values) -> "A
 
 
 def _connected(context: RunContext, values: Values) -> LonePost | None:
-    """Connect this rank to the exchange through which the ranks of a distributed script send messages to each other."""
+    """Connect this rank to the exchange of messages between the ranks of a distributed script."""
     request = context.request
     if request.exchange is None or values.messages is None:
         return None
@@ -174,8 +171,8 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
 
 
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Make PyTorch record its allocation history. The history has the requested size of each block, which the journal
-    of allocations does not have.
+    """Make PyTorch record its allocation history. It has the requested size of each block, which ullage's own record of
+    allocations does not have.
     """
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None

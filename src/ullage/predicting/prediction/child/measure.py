@@ -1,4 +1,4 @@
-"""Collect the result of a run in the script's process, as plain data for the parent process."""
+"""Collect the result of a run as plain data for the parent process. This module runs in the script's process."""
 
 import gc
 import os
@@ -165,7 +165,7 @@ def _elsewhere(
     history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
 ) -> Elsewhere | None:
-    """Return the reserved memory that the run would have with other addresses of its segments; None if addresses do not
+    """Return the reserved memory that the run would have if its segments had other addresses; None if addresses do not
     matter.
     """
     if not placement.addresses_count(result.torch):
@@ -205,12 +205,12 @@ def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growt
 
 
 def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
-    """Return the state of the device on which memory ran out, at the last out-of-memory error.
+    """Return the state of the GPU at the last out-of-memory error.
 
     Args:
-        journal: the journal, which is closed.
-        observer: the observer, which is removed.
-        memory: the memory of the device that reserved most.
+        journal: the record of allocations, which is closed.
+        observer: the observer, whose hooks are removed.
+        memory: the memory of the GPU that reserved the most.
     """
     entries, oom = journal.entries(), observer.ooms[-1]
     failed = trace.failed_request(entries, oom.index)
@@ -231,8 +231,8 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
 
 
 def _reads(reads: Reads) -> list[HostRead]:
-    """Return the values that the script read back from the GPU, sorted. Values that may affect a size or a branch are
-    first, and among these the least certain values.
+    """Return the values that the script read back from the GPU. Values that may affect a size or a branch are first.
+    Among these, the least certain values are first.
     """
     found = [
         HostRead(
@@ -262,7 +262,7 @@ def _values_use(values: Values) -> ValuesUse:
 
 
 def _write_snapshot(path: Path) -> str | None:
-    """Write PyTorch's memory snapshot to a file. Return the reason if this fails; otherwise None."""
+    """Write PyTorch's memory snapshot to a file. Return the reason if this fails, and None if it succeeds."""
     try:
         write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
@@ -271,9 +271,7 @@ def _write_snapshot(path: Path) -> str | None:
 
 
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
-    """Return an estimate of the memory for NCCL's buffers. The run uses this memory in addition to all counted
-    memory.
-    """
+    """Return an estimate of the memory for NCCL's buffers. The peak of reserved memory does not include it."""
     figures = library.communicators()
     if not figures.communicators:
         return {}

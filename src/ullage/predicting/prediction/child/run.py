@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.child.instruments import Instruments
 
 _EVALUATION_SECONDS: Final = 10.0
-"""The time limit of an evaluation that directly follows the last step, in addition to the duration of the steps; in
-seconds.
+"""The time limit in seconds of an evaluation that directly follows the last step. The duration of the steps is added to
+it.
 """
 
 
 class StopScript(BaseException):
-    """Raised to stop the script after enough steps or at the time limit. It is not an Exception, so that scripts do not
-    handle it.
+    """The exception that stops the script after enough steps or at the time limit. It is not an Exception, so that
+    `except Exception` in a script does not catch it.
     """
 
 
@@ -74,7 +74,9 @@ class Run:
         self._exit = os._exit
 
     def run(self) -> None:
-        """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or ullage stops it."""
+        """Run the script as `python SCRIPT ARGS` would. The run lasts until the script ends, the script fails, or
+        ullage stops the script.
+        """
         try:
             edited = self._prepare()
             self._channel.send("start")
@@ -109,7 +111,7 @@ class Run:
         return edited
 
     def _watch(self) -> None:
-        """Open the journal of allocations. Install callbacks for the end of this process and for a fork."""
+        """Open the record of allocations. Install callbacks for the end of this process and for a fork."""
         if self._request.eager:  # the newer and the older name of the same variable
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
@@ -183,7 +185,7 @@ class Run:
 
     def _goes_on(self, seen: "Instruments") -> bool:
         """Return whether to let the script run an evaluation that directly follows the last step. The evaluation may
-        take about as long as the steps took.
+        take about as long as all steps together.
         """
         if self._has_gone_on or not seen.steps.evaluation_follows():
             return False
@@ -198,8 +200,8 @@ class Run:
             self._seen.steps.forget()
 
     def on_read(self) -> None:
-        """End this run because the script reads values back from the GPU. The script may do so in any thread. The
-        parent process then starts another run, which tracks values.
+        """End this run because the script reads values back from the GPU. The parent process then starts another run,
+        which tracks values. Scripts may read values in any thread.
         """
         if self._is_over:
             return
@@ -210,7 +212,7 @@ class Run:
         )  # an error that is raised while PyTorch converts a tensor to a number would not reach the script
 
     def on_others_end(self) -> None:
-        """Stop the script because another rank has finished, if this rank has also run enough steps."""
+        """Stop the script because another rank has finished. Do this only if this rank has run enough steps."""
         if not self._is_over and self._seen is not None and len(self._seen.steps) >= self._request.steps:
             self._finish(Outcome(kind="steps"))
             self._stop()
@@ -231,8 +233,8 @@ class Run:
         self._stop()
 
     def _exit_at_once(self, status: int) -> NoReturn:
-        """Send the result and end the process. This method replaces os._exit, because the process cannot send a result
-        after os._exit.
+        """Send the result and end the process. This method replaces os._exit, which would end the process without a
+        result.
         """
         self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
@@ -248,7 +250,7 @@ class Run:
         return ending.end_outcome(self._gave_up())
 
     def _gave_up(self) -> ending.SeenOom | None:
-        """The run's last out-of-memory error, if no step ended and nothing was allocated after the error; otherwise
+        """The run's last out-of-memory error, if the script ended no step and allocated nothing after it; otherwise
         None.
         """
         if self._seen is None or not self._seen.observer.ooms:
@@ -308,7 +310,7 @@ class Run:
 
 
 def refuse(channel: Channel, error: UllageError) -> None:
-    """Send an error that ullage itself raised to the parent process, in place of a result."""
+    """Send an error that ullage itself raised to the parent process. It takes the place of a result."""
     channel.send("refused", text=str(error), type=type(error).__name__)
 
 

@@ -1,5 +1,5 @@
-"""Record the training steps of a run, and decide when to stop: after the requested number, if the memory peak is
-stable.
+"""Record the training steps of a run, and decide when to stop. The run stops after the requested number of steps if the
+memory peak is stable.
 """
 
 import time
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
 _STEPS_FOR_A_GRAPH: Final = 20
-"""The maximum number of additional steps that ullage runs while it expects the script to capture a CUDA graph."""
+"""The maximum number of additional steps that ullage runs while it waits for the script to capture a CUDA graph."""
 
 
 class StepsTaken:
@@ -47,15 +47,15 @@ class StepsTaken:
         self._sent_bytes.append(library.communicators().sent_bytes)
 
     def forget(self) -> None:
-        """Discard the steps that ullage counted by backward passes, because from now on it counts the steps of an
+        """Discard the steps that ullage counted by backward passes. From now on, it counts the steps of an
         optimizer.
         """
         for noted in (self._times, self._sent_bytes, self._reserved_bytes):
             noted.clear()
 
     def is_reached(self, number: int) -> bool:
-        """Return whether the run may stop after this step: the memory peak is stable, and the run has reached
-        everything that the user requested.
+        """Return whether the run may stop after this step. It may stop if the memory peak is stable, and if the run has
+        reached everything that the user requested.
         """
         wanted, more = self._request.steps, self._request.more_steps
         until = self._request.options["until"]
@@ -68,8 +68,8 @@ class StepsTaken:
         return number >= wanted + more or self._has_settled()
 
     def evaluation_follows(self) -> bool:
-        """Return whether the script directly continues with an evaluation after this step, although the user did not
-        request evaluation with the option `until`.
+        """Return whether the script runs an evaluation directly after this step, although the option `until` does not
+        request one.
         """
         is_due = self._request.options["until"] is None and bool(self._observer.phases.evaluation_is_due)
         return is_due and "eval" not in self._observer.reached()
@@ -82,8 +82,8 @@ class StepsTaken:
 
     @property
     def sent_bytes_per_step(self) -> int | None:
-        """The bytes that this rank sent to other ranks in the last training step; None if no step ended. The first step
-        may also include data that is sent only once.
+        """The bytes that this rank sent to other ranks in the last training step; None if no step ended. The bytes of a
+        first step may include data that is sent only once.
         """
         sent = self._sent_bytes
         return sent[-1] - (sent[-2] if sent[1:] else 0) if sent else None

@@ -23,12 +23,12 @@ _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
 """The time in seconds without a finished training step after which ullage reports the script's call stack."""
 _WAITING_READS: Final = 100
-"""The number of values that the script has to read back within one step before ullage reports that a loop of the script
-seems to wait for a value.
+"""The number of values that the script has to read back within one step before ullage reports that a loop seems to wait
+for a value.
 """
 _TORCH: Final = "-packages/torch/"
 _WARNS_OF_THREADS: Final = (3, 12)
-"""The first Python version that warns of a fork in a process with several threads."""
+"""The first Python version that prints a warning if a process with several threads forks."""
 
 
 class Whereabouts:

@@ -14,8 +14,8 @@ from ullage.base.child_process import tie_to_parent
 
 
 def main() -> None:
-    """Run the command in sys.argv. End this process with the command's exit code, or by the signal that ended the
-    command.
+    """Run the command in sys.argv. End this process as the command ended: with the same exit code, or by the same
+    signal.
     """
     tie_to_parent()
     try:

@@ -1,4 +1,4 @@
-"""Run a Jupyter notebook as a script: its code cells in order. Each cell has its own file name in tracebacks."""
+"""Run a Jupyter notebook as a script: run its code cells in order. Each cell has its own file name in tracebacks."""
 
 import ast
 import builtins

@@ -32,8 +32,8 @@ _OF_SEVERAL_NODES: Final = frozenset(
         *("--hostfile", "-H", "--include", "-i"),
     )
 )
-"""The launcher options, each with a value, through which machines find each other. ullage removes them from the
-command, because it runs the command of a single machine.
+"""The launcher options, each with a value, that connect machines with each other. ullage removes them from the command,
+because it runs the command on one machine only.
 """
 _LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
 _LAUNCHER_MODULES: Final = frozenset(
@@ -53,20 +53,20 @@ class Launch:
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""A regular expression for an environment variable that is set in front of a shell command: NAME=value."""
+"""A regular expression for text such as NAME=value, which sets an environment variable in front of a shell command."""
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return a command as one line for a report, with shell quoting. If an argument has several lines, show only its
-    first line.
+    """Return a command as one line for a report, with shell quoting. If an argument has several lines, the result
+    contains only its first line.
     """
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears the environment variables, such as "env -i"; "" if the command keeps
-    them. ullage needs these variables in each process.
+    """Return the part of a command that clears the environment variables, such as "env -i"; "" if there is none. ullage
+    has to pass environment variables to each process.
     """
     for word, option in pairwise(words):
         name = Path(word).name
@@ -120,9 +120,7 @@ def launch_of(words: Sequence[str]) -> Launch:
 
 
 def _options_of_launcher(words: Sequence[str]) -> list[str]:
-    """Return the launcher and its own options. These are all arguments before the script; later arguments belong to the
-    script.
-    """
+    """Return the launcher and its own options. These are all arguments before the script."""
     for place, word in enumerate(words[1:], 1):
         if word.endswith(PYTHON_FILES) or (word in ("-m", "--module") and words[0] in _LAUNCHERS):
             return list(words[:place])
@@ -139,7 +137,9 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
 
 
 def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
-    """Return a copy of a command in which some options have a new value. If the value is None, remove these options."""
+    """Return a copy of a command in which the given options have a new value. If the value is None, remove these
+    options.
+    """
     found: list[str] = []
     is_value = False
     for word in words:
@@ -154,7 +154,9 @@ def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) 
 
 
 def _number(text: str) -> int:
-    """Return the number of processes in an option's text; 1 if the text is not a number, such as torchrun's "gpu"."""
+    """Return the number of processes in an option's text. If the text is not a number, such as torchrun's "gpu",
+    return 1.
+    """
     return max(int(text), 1) if text.isdecimal() and len(text) < 6 else 1
 
 

@@ -15,9 +15,9 @@ class AvoidableKind(StrEnum):
     OPTIMIZER_TEMPORARIES = "optimizer_temporaries"
     """Temporary tensors that the optimizer's step allocates for all parameters at once (`foreach`)."""
     GRADIENTS_KEPT_ZEROED = "gradients_kept_zeroed"
-    """Gradients that are set to zero, and stay allocated during the forward pass."""
+    """Gradients that are set to zero but stay allocated during the forward pass."""
     GRADIENTS_BESIDE_COPIES = "gradients_beside_copies"
-    """Gradients that stay allocated next to a copy in another data type, which the optimizer uses for its own
+    """Gradients that stay allocated next to a copy in another data type. The optimizer uses the copy for its own
     weights.
     """
     SECOND_COPY_OF_WEIGHTS = "second_copy_of_weights"
@@ -31,7 +31,7 @@ class AvoidableKind(StrEnum):
     WORKSPACES = "workspaces"
     """Scratch memory of libraries such as cuBLAS and cuDNN."""
     FRAGMENTATION = "fragmentation"
-    """Memory that the allocator has reserved and that no memory block uses."""
+    """Memory that the allocator has reserved but that no memory block uses."""
 
 
 _TITLES: Final = {
@@ -50,7 +50,9 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avoidable:
-    """Memory that is in use at the peak of allocated memory and that the script could avoid, with the evidence."""
+    """Memory that the script could avoid and that is in use at the peak of allocated memory, with the evidence for
+    this.
+    """
 
     kind: AvoidableKind
     """The kind of the memory."""
@@ -76,8 +78,8 @@ class Avoidable:
     module: str = ""
     """The dotted name of the module whose forward pass allocated the avoidable memory; empty if it is not known."""
     hold_file: str | None = None
-    """The file of the source line that assigns the variable that holds the memory, or that puts the memory into a
-    container.
+    """The file of the source line that assigns the variable which holds the memory. If the memory is in a container, it
+    is the line that puts the memory there.
     """
     hold_line: int | None = None
     hold_function: str = ""
@@ -93,8 +95,8 @@ class Avoidable:
 
     @property
     def title(self) -> str:
-        """A short title of a row about avoidable memory: the kind of memory, and the variable or the module if it is
-        known.
+        """A short title for a row about avoidable memory. It names the kind of memory, and the variable or the module
+        if one is known.
         """
         of = ", ".join(self.names) or self.module
         return f"{_TITLES[self.kind]}: {of}" if of else _TITLES[self.kind]

@@ -54,13 +54,13 @@ class PhaseUse:
 
     name: str
     first_step: int
-    """The number of the training step with which the phase began. For a phase without steps, it is the number of steps
-    before the phase; 0 means before the first step.
+    """The number of the training step with which the phase began. If the phase has no steps, the number of steps before
+    the phase; 0 means before the first step.
     """
     peak_allocated_bytes: int
     before_bytes: int
-    """The bytes that were already allocated when the phase began. If the script ran the phase several times, the time
-    with the highest peak counts.
+    """The bytes that were already allocated when the phase began. If the script ran the phase several times, the figure
+    is from the time with the highest peak.
     """
     peak_reserved_bytes: int
     file: str | None
@@ -74,7 +74,7 @@ class PhaseUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBand:
-    """The position of a run's phase, such as evaluation, in the timeline: its first and its last time bin."""
+    """The place of a phase, such as evaluation, in the timeline: the phase's first and last time bin."""
 
     name: str
     first: int
@@ -83,7 +83,9 @@ class PhaseBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineUse:
-    """The memory in use at one point in time that has one role, and that one line of the user's code allocated."""
+    """The bytes of one role, such as parameters, that one line of the user's code allocated and that are in use at one
+    point in time.
+    """
 
     role: str
     file: str | None
@@ -133,39 +135,39 @@ class ValuesUse:
     host_bytes: int
     """The peak of host memory that ullage used to track tensor values, in bytes."""
     failures: dict[str, str]
-    """The operators that ullage could not compute on the host, each with its error. The values of their results are
+    """The operators that ullage could not compute on the host, each with its error. The values in their results are
     unknown.
     """
     routed: int = 0
-    """The number of times that the option `routing`, and not the random scores, chose the experts of a
-    mixture-of-experts layer.
+    """The number of times that the option `routing` chose the experts of a mixture-of-experts layer, in place of the
+    random scores.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """An out-of-memory error of PyTorch, with the user's source line that raised it, and the memory that was in use at
-    that time.
+    """An out-of-memory error of PyTorch, the user's source line that raised it, and the memory that was in use at that
+    time.
     """
 
     text: str
     file: str | None
     line: int | None
     requested_bytes: int
-    """The size of the failed memory request in bytes. The fields `allocated_bytes` and `reserved_bytes` are the memory
-    just before this request.
+    """The size of the failed memory request in bytes. `allocated_bytes` and `reserved_bytes` are the memory just before
+    this request.
     """
     allocated_bytes: int
     reserved_bytes: int
     roles: dict[str, int]
     lines: list[LineUse]
     limit_bytes: int | None = None
-    """The limit that the script set for its own reserved memory (`torch.cuda.set_per_process_memory_fraction`), if that
-    limit refused the request; None if the GPU was full.
+    """The limit that the script set for its own reserved memory (`torch.cuda.set_per_process_memory_fraction`), if the
+    request exceeded that limit; None if the GPU was full.
     """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory in use when memory ran out, by module and by the library's source line, as in
-    `Prediction.library_lines`.
+    """The memory in use when memory ran out, for each module and each source line of a library (see
+    `Prediction.library_lines`).
     """
 
 
@@ -179,8 +181,8 @@ class Growth:
     file: str | None
     line: int | None
     holder: str | None = None
-    """The path from a variable to the object that holds the growing memory, as in `ullage.owners`; None if it is not
-    known.
+    """The path from a variable to the object that holds the growing memory; None if it is not known. The module
+    `ullage.owners` explains such paths.
     """
 
 
@@ -189,12 +191,14 @@ class Picture:
     """The data for the charts on an HTML page. Sizes are in bytes after the allocator's rounding."""
 
     by_role: dict[str, list[int]]
-    """The allocated bytes of each role at each point of the timeline."""
+    """The allocated bytes of each role, such as parameters, at each point of the timeline."""
     tree: list[tuple[str, str, str, int, int]]
-    """The memory at the memory peak, as rows of role, module, source line, bytes, and number of memory blocks."""
+    """The memory in use at the memory peak, as rows of role, module, source line, bytes, and number of memory
+    blocks.
+    """
     segments: list[dict[str, Any]]
-    """The allocator's segments at the memory peak. Each has its address, its size, and its blocks as (offset, bytes,
-    role).
+    """The allocator's segments at the memory peak. Each has its address, its size, and its blocks. A block is (offset,
+    bytes, role).
     """
 
 
@@ -226,11 +230,13 @@ class CudnnUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """The estimated size of memory that a library reports only on a real GPU, in bytes at the peak of that memory."""
+    """The estimated size of memory that a library reports only on a real GPU. The size is in bytes, at the time when
+    this memory is at its peak.
+    """
 
     kind: str
     """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`. The kind `nccl` stands for NCCL's buffers,
-    which the run uses in addition to all counted memory.
+    which the peak of reserved memory does not include.
     """
     count: int
     guessed_bytes: int
@@ -247,18 +253,20 @@ class Placement:
     """
 
     driver: str
-    """The driver whose addresses for segments ullage emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose choice of segment addresses ullage emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
     ties: int
-    """The number of times that addresses decided which of several equally large free blocks the allocator used."""
+    """The number of times that several free blocks had the same size, so that the allocator chose one by its
+    address.
+    """
     below_bytes: int
-    """The maximum number of bytes by which the run would reserve less with other addresses of its segments."""
+    """The maximum number of bytes by which the run would reserve less if its segments had other addresses."""
     above_bytes: int
-    """The maximum number of bytes by which the run would reserve more with other addresses of its segments."""
+    """The maximum number of bytes by which the run would reserve more if its segments had other addresses."""
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
+    """Whether the run fits into GPU memory with at least one of the compared ways to place segments."""
     is_certain: bool
-    """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
-    other fields of this object are not known.
+    """Whether a replay of the run with the run's own segment addresses reserved as much memory as the run. If False,
+    the other fields of this object are not known.
     """
 
     @property
@@ -289,8 +297,8 @@ class Outside:
 
     uses: list[OutsideUse]
     peak_bytes: int
-    """The bytes that the driver's peak of used GPU memory has in addition to PyTorch's peak of reserved memory and the
-    CUDA context.
+    """The bytes by which the driver's peak of used GPU memory exceeds PyTorch's peak of reserved memory plus the CUDA
+    context.
     """
     managed_on_card_bytes: int
     """The peak of CUDA managed memory that the script prefetched to the GPU, in bytes."""
@@ -306,8 +314,8 @@ class Peaks:
 
     @classmethod
     def of(cls, prediction: "Prediction", **more: Any) -> Self:
-        """Return the memory peaks of a prediction as an object of this class. Keywords set the additional fields of the
-        class.
+        """Return the memory peaks of a prediction as an object of this class. Keyword arguments set the fields that a
+        subclass adds.
         """
         return cls(
             verdict=prediction.verdict,
@@ -342,7 +350,7 @@ class ProcessPeaks(Peaks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
-    """The memory peaks of one of a script's two runs: the first run, or the run that resumes with additional
+    """The memory peaks of one of two runs of a script. One is the first run; the other resumes with additional
     arguments.
     """
 
@@ -384,25 +392,23 @@ class Prediction(Answer):
     allocator.
     """
     cudnn: CudnnUse
-    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. Both ends of the range
-    `interval_bytes` include this uncertainty.
+    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. The range `interval_bytes`
+    takes this uncertainty into account.
     """
     guesses: list[Guess]
-    """The memory sizes that ullage estimated, which are part of the memory peaks. Both ends of the range
-    `interval_bytes` include the bounds of these estimates.
+    """The memory sizes that ullage estimated. They are part of the memory peaks. The range `interval_bytes` takes the
+    possible error of each estimate into account.
     """
     placement: Placement | None
-    """The reserved memory that the run would have with other segment addresses. None if addresses do not matter (from
-    torch 2.12 on), or if the run allocated nothing.
+    """The reserved memory that the run would have if its segments had other addresses. None if addresses do not matter
+    (from torch 2.12 on), or if the run allocated nothing.
     """
     outside: Outside
     """The memory that libraries took outside PyTorch's allocator. Both ends of the range `interval_bytes` include this
     memory.
     """
     interval_bytes: tuple[int, int]
-    """The range of used GPU memory at the peak: the lowest and the highest number of bytes that the driver may
-    report.
-    """
+    """The lowest and the highest number of bytes that the driver may report as used GPU memory at the peak."""
     settled: bool
     growth: Growth | None
     """The growth of memory from one training step to the next; None if memory does not grow."""
@@ -414,7 +420,9 @@ class Prediction(Answer):
     adds. Their sum is `peak_allocated_bytes`.
     """
     role_peaks: dict[str, int]
-    """The peak of each role by itself, in requested bytes. The peaks may be at different times."""
+    """The peak of each role, such as parameters, in requested bytes. The roles may reach their peaks at different
+    times.
+    """
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[HostRead]
@@ -465,8 +473,8 @@ class Prediction(Answer):
     used the most memory.
     """
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at the peak of allocated memory, by module and by the library's source line. It is empty unless a
-    single line of the user's code, such as `trainer.train()`, leads to most of that memory through a library.
+    """The memory at the peak of allocated memory, for each module and each source line of a library. Filled only if one
+    line of the user's code, such as `trainer.train()`, leads to most of that memory through a library.
     """
     phases: list[PhaseUse] = field(default_factory=list)
     """The memory peaks of each phase of the run, such as loading, steps and evaluation."""
@@ -485,7 +493,7 @@ class Prediction(Answer):
     None.
     """
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory at the peak of allocated memory that the script could avoid; empty if the user did not request the
+    """The memory that the script could avoid at its peak of allocated memory; empty if the user did not request a
     search for it.
     """
     sent_bytes_per_step: int | None = None
@@ -493,8 +501,8 @@ class Prediction(Answer):
     The estimate assumes ring algorithms, although NCCL also chooses trees and multicast.
     """
     recomputed_share: float | None = None
-    """The estimated fraction of the forward pass that the backward pass computed again (activation checkpointing). Each
-    module counts by the size of its parameters. None if no module was called.
+    """The estimated fraction of the forward pass that the backward pass computed again (activation checkpointing).
+    Modules with more parameters have more weight. None if no module was called.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -512,8 +520,8 @@ class Prediction(Answer):
 
 
 def fullness_of(prediction: Prediction) -> tuple[int, int]:
-    """Return a sort key for the predictions of one script. The best verdict is first; equal verdicts are in the order
-    of their highest possible memory use.
+    """Return a sort key for the predictions of one script. The best verdict is first. Equal verdicts are in ascending
+    order of the highest possible memory use.
     """
     order = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
     return order.index(prediction.verdict), prediction.interval_bytes[1]

@@ -67,7 +67,9 @@ class Alive:
     roles: dict[str, int]
     lines: list[LineUse]
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at this point in time by module and by the library's source line, as in `Prediction.library_lines`."""
+    """The memory at this point in time, for each module and each source line of a library (see
+    `Prediction.library_lines`).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +101,19 @@ class AtOom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """The peak of reserved memory, in bytes, that the run would have had with other addresses of its segments."""
+    """The peak of reserved memory, in bytes, that the run would have if its segments had other addresses."""
 
     ties: int
-    """The number of times that addresses decided which of several equally large free blocks the allocator used."""
+    """The number of times that several free blocks had the same size, so that the allocator chose one by its
+    address.
+    """
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
+    """Whether the run fits into GPU memory with at least one of the compared ways to place segments."""
     is_certain: bool
-    """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
-    other fields of this object are not known.
+    """Whether a replay of the run with the run's own segment addresses reserved as much memory as the run. If False,
+    the other fields of this object are not known.
     """
 
 
@@ -125,7 +129,9 @@ class TakenOutside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The memory use of the GPU that reserved most. The default values are for a run that allocated nothing."""
+    """The memory use of the GPU that reserved the most memory. The default values are for a run that allocated
+    nothing.
+    """
 
     device: int = 0
     peak_allocated_bytes: int = 0
@@ -144,7 +150,9 @@ class Measured:
     cudnn: CudnnPlans = field(default_factory=lambda: CudnnPlans(by_source={}, reasons=()))
     guesses: dict[str, GuessFigures] = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
-    """The reserved memory that the run would have with other segment addresses; None if addresses do not matter."""
+    """The reserved memory that the run would have if its segments had other addresses; None if addresses do not
+    matter.
+    """
     picture: Picture | None = None
     at_oom: AtOom | None = None
     """The state of the GPU at the last out-of-memory error."""
@@ -183,12 +191,12 @@ class RunResult(PlainData):
         default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
     )
     missed_values: bool = False
-    """Whether the script read back a value after ullage had stopped tracking tensor values, because the first steps
-    read no value back.
+    """Whether the script read back a value after ullage had stopped tracking tensor values. ullage stops if the first
+    steps read no value back.
     """
     largest_not_asked: int = 0
-    """The number of ranks in the largest group for which ullage used this rank's own values in place of the other
-    ranks' values.
+    """The size of the largest group of ranks for which ullage used this rank's own values in place of the other ranks'
+    values.
     """
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
@@ -220,9 +228,7 @@ class ExitReport(PlainData):
     """The report that a process sends while it exits, before its exit status is known."""
 
     result: RunResult
-    """The result of the run. If the interpreter recorded an error as unhandled, this error is the outcome of the
-    result.
-    """
+    """The result of the run. If the Python interpreter recorded an unhandled error, this error is the outcome."""
     outcome_of_success: Outcome
     """The outcome of the run if the process ends with exit status 0. This status means that the script handled the
     recorded error.

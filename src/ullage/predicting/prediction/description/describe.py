@@ -52,7 +52,7 @@ _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
 _GPU_BY_SIZE = re.compile(r"([\d.]+) (\w+) \w+ \((sm_\w+)\)")
-"""The name of an emulated GPU that the user gave by its memory size and its architecture."""
+"""The name of an emulated GPU for which the user gave a memory size and an architecture, but no name."""
 
 
 def describe(prediction: Prediction) -> Report:
@@ -119,8 +119,8 @@ def is_of_card(prediction: Prediction) -> bool:
 
 
 def _next(prediction: Prediction) -> Iterator[Quote]:
-    """Yield the command that the user should run next: `ullage advise` if the GPU is too small, `ullage run` if the
-    script fits.
+    """Yield the command that the user should run next. It is `ullage advise` if the GPU is too small, and `ullage run`
+    if the script fits.
     """
     if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
         yield Quote(title="Next: find changes that make it fit", text=_advise(prediction), is_to_paste=True)
@@ -130,8 +130,8 @@ def _next(prediction: Prediction) -> Iterator[Quote]:
 
 
 def _command_on_gpu(prediction: Prediction) -> list[str]:
-    """Return the command that runs the script on real GPUs; empty if the script is a notebook or needs several
-    nodes.
+    """Return the command that runs the script on real GPUs. The command is empty if the script is a notebook or needs
+    several nodes.
     """
     command = [prediction.script, *prediction.arguments]
     if prediction.script.endswith(NOTEBOOK):
@@ -215,7 +215,9 @@ def _card(prediction: Prediction) -> Meter:
 
 
 def _range_text(low: int, high: int) -> str:
-    """Return a remark for the report that explains the range of used GPU memory."""
+    """Return a text that explains to the reader of the report which amounts of GPU memory the driver may report as
+    used.
+    """
     return (
         f"{text_of_bytes(low)} to {text_of_bytes(high)} (lowest to highest), because only a real GPU knows the exact "
         "sizes of its CUDA context and of some workspaces"
@@ -223,7 +225,7 @@ def _range_text(low: int, high: int) -> str:
 
 
 def _placed(placement: Placement | None, exact: str) -> str:
-    """Return a remark for the report on the figure of reserved memory: that it is exact, or how it depends on the
+    """Return a text about the reported reserved memory. It says that the figure is exact, or how it depends on the
     addresses at which the driver places segments.
     """
     if placement is None or placement.decides_nothing:
@@ -237,7 +239,7 @@ def _placed(placement: Placement | None, exact: str) -> str:
 
 
 def _context_remark(prediction: Prediction, low: int, high: int) -> str:
-    """Return a remark for the report with the range of the CUDA context's size, and the source of that range."""
+    """Return a text with the range of the CUDA context's size, and with the source of that range."""
     if low == high:
         return prediction.context_source
     return (
@@ -424,8 +426,8 @@ def _processes(prediction: Prediction) -> Table:
 
 
 def _draws(prediction: Prediction) -> Table:
-    """Return a table with the memory peaks of the run with each seed, and with the range in which the peak of one more
-    run would be.
+    """Return a table with the memory peaks of the run with each seed. The table also has the range in which the peak of
+    one more run would be.
     """
     draws = prediction.draws
     table = table_of_peaks(

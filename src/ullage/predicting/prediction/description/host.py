@@ -10,12 +10,12 @@ from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
 _SHOWN_FROM: Final = 20
-"""The report shows source lines only if they allocated at least 1/20 of the host memory. The option --host-memory shows
-source lines in any case.
+"""The report shows source lines only if they allocated at least 1/20 of the host memory. With the option --host-memory,
+the report always shows source lines.
 """
 _LEAST_PINNED_BYTES: Final = 1 << 20
-"""The smallest number of bytes of pinned memory that the report shows. Less is not informative, such as the four bytes
-that `item()` copies.
+"""The smallest amount of pinned memory, in bytes, that the report shows. Smaller amounts do not matter to the user,
+such as the four bytes that `item()` copies.
 """
 
 

@@ -17,8 +17,8 @@ _PLACE_CHARACTERS: Final = 34  # the width of the column
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
-    """Return a table with the memory peaks of each phase; None if the run had only loading and steps. Other sections of
-    the report show loading and steps.
+    """Return a table with the memory peaks of each phase. Return None if the run had only loading and steps, because
+    other sections of the report show these two phases.
     """
     if all(phase.name in STEPS for phase in phases):
         return None
@@ -57,8 +57,8 @@ def moment_of_peak(prediction: Prediction) -> str:
 
 
 def resumed_tables(prediction: Prediction) -> Iterator[Table]:
-    """Return two tables for the report: the memory peaks of the first and of the resumed run, and the phases of the
-    resumed run.
+    """Return two tables for the report. One has the memory peaks of the first and the resumed run; the other has the
+    phases of the resumed run.
     """
     if not prediction.runs:
         return
@@ -77,7 +77,7 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
 
 
 def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
-    """Return the phases of the run as labelled parts of the timeline in the report."""
+    """Return the run's phases as labelled parts of the report's timeline."""
     return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
 
 
@@ -149,7 +149,7 @@ def place_of(file: str | None, line: int | None, otherwise: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a long path or module name without its beginning, so that the line number or the innermost module remains
+    """Shorten a long path or module name at its beginning, so that the line number or the innermost module remains
     visible.
     """
     return f"…{name[1 - _PLACE_CHARACTERS :]}" if len(name) > _PLACE_CHARACTERS else name

@@ -12,12 +12,12 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The word that marks a host memory limit as given by the user. Only such a limit can change the verdict."""
+"""The text that says that the user gave the limit of host memory. Only such a limit can change the verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """The host memory that one source line had allocated when the run's host memory was at a peak."""
+    """The host memory that one source line had allocated at the run's peak of host memory."""
 
     file: str | None
     line: int | None
@@ -37,9 +37,7 @@ class HostPeaks:
     """
 
     pinned_peak_bytes: int
-    """The peak of the pinned host memory that the driver allocates, including PyTorch's rounding. This figure is
-    exact.
-    """
+    """The peak of the pinned host memory that the driver allocates. It includes PyTorch's rounding, and is exact."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
     """The peak of pinned host memory that the script has not written to. A real driver makes these pages resident at
@@ -78,8 +76,8 @@ class HostFigures(HostPeaks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersUse:
-    """The host memory of the processes that the script started, in bytes. Each field has its own peak; the peaks may be
-    at different times.
+    """The host memory of the processes that the script started, in bytes. Each field has its own peak, and these peaks
+    may be at different times.
     """
 
     count: int = 0
@@ -89,8 +87,8 @@ class WorkersUse:
     shared_memory_bytes: int = 0
     """The peak of memory in /dev/shm that the script and the processes that it started use, in bytes."""
     beside_bytes: int = 0
-    """The peak of the sum of private and shared memory in these processes, in bytes. Shared memory that is also
-    resident in the script's process is left out.
+    """The peak of the sum of private and shared memory in the processes that the script started, in bytes. Shared
+    memory that is also resident in the script's process is left out.
     """
 
 
@@ -116,7 +114,9 @@ class HostUse(HostPeaks):
     """The peak of memory in /dev/shm, in bytes. It is also counted in `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
-    """The host memory of one rank times the number of ranks on a node, in bytes. File-backed pages are counted once."""
+    """The host memory of one node in bytes: the memory of one rank, times the number of ranks on the node. File-backed
+    pages are counted once.
+    """
     limit_bytes: int | None
     """The host memory that is available on the node, in bytes; None if it is not known."""
     limit_source: str
@@ -124,11 +124,11 @@ class HostUse(HostPeaks):
     known".
     """
     fits: bool | None
-    """Whether the host memory that the run needs is within the limit of the node; None if no limit is known."""
+    """Whether the host memory that the run needs is within the node's limit; None if no limit is known."""
 
     @property
     def rank_bytes(self) -> int:
-        """The host memory in bytes that one rank needs if it runs alone."""
+        """The host memory in bytes that one rank needs if it is the only rank on its node."""
         return self.resident_peak_bytes + self.pinned_untouched_bytes + self.workers_bytes
 
     @property

@@ -36,8 +36,8 @@ class HostWatch:
         """The highest host memory so far of the processes that this sampler watches."""
 
     def look(self, *, now: bool = False) -> None:
-        """Measure the host memory of all descendants of the watched process, unless the last measurement is recent.
-        With `now`, measure in any case.
+        """Measure the host memory of all descendants of the watched process. If the last measurement is recent, do this
+        only if `now` is true.
         """
         began = time.monotonic()
         if began < self._next and not now:

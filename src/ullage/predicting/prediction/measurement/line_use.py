@@ -14,8 +14,8 @@ from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import LineUse
 
 _MOST: Final = 0.5
-"""The fraction of live memory that one source line of the user must lead to before ullage groups memory by library
-lines.
+"""The smallest fraction of live memory to which one line of the user's code must lead. If no line reaches this
+fraction, ullage does not group memory by library lines.
 """
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
@@ -35,14 +35,16 @@ class BlockUse:
 
 
 def lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the sizes of live blocks by role and by line of the user's code. The largest sum is first."""
+    """Return the total size of live blocks for each role and each line of the user's code. The largest total is
+    first.
+    """
     keys = [(use.role, use.line, use.phase, "") for use in uses]
     return _summed(keys, uses)
 
 
 def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the sizes of live blocks by role, module and library line, largest sum first. Return an empty list if the
-    lines of the user's code already explain the memory.
+    """Return the total size of live blocks for each role, module and library line. The largest total is first. Return
+    an empty list if the lines of the user's code already explain the memory.
     """
     if not _leads_one_line(uses):
         return []
@@ -51,7 +53,7 @@ def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
 
 
 def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
-    """Return whether a single line of the user's code leads, through a library, to most of the live memory."""
+    """Return whether one line of the user's code leads, through a library, to most of the live memory."""
     by_line: Counter[Line | None] = Counter()
     through: defaultdict[Line | None, int] = defaultdict(int)
     for use in uses:

@@ -20,13 +20,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The three ways of placing segments at addresses that ullage compares. In all 20 examined runs on a real T4, the real
-reserved memory was in their range.
+"""The three ways of placing segments that ullage compares. The real reserved memory of all 20 examined runs on a T4 was
+within the range of these three ways.
 """
 
 
 def addresses_count(torch_version: str) -> bool:
-    """Return whether the allocator of a torch version chooses among free blocks of equal size by their address."""
+    """Return whether the allocator of a torch version chooses by address if several free blocks have the same size."""
     return ALLOCATORS[semantics_of(torch_version)].tie is Tie.ADDRESS
 
 
@@ -84,7 +84,7 @@ def reserved_elsewhere(
 def rebuilt_of(
     trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], torch_version: str, room_bytes: int
 ) -> Rebuilt:
-    """Return the allocator operations in a device's trace as a program that ullage can replay.
+    """Return the allocator operations in a device's trace, in a form that ullage can replay.
 
     Raises:
         UllageError: the settings of the allocator cannot be read.
@@ -93,7 +93,7 @@ def rebuilt_of(
 
 
 def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
-    """Replay a program of allocator operations with segments at other addresses than the recorded ones. The argument
+    """Replay recorded allocator operations with segments at other addresses than the recorded ones. The argument
     `placement` chooses the addresses.
     """
     placement = {"wsl": "windows", "linux-host": "linux"}.get(placement, placement)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The smallest number of training steps after which a predicted run may stop."""
+"""The number of training steps that a predicted run has to complete before it may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -52,31 +52,35 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The requested size and the source line of each allocation, by the index of the allocation in the journal."""
+    """The requested size and the source line of each allocation. An allocation is identified by its index in the record
+    of allocations.
+    """
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
     librarys_line_of: Callable[[int], Line | None] = lambda index: None
-    """A function that returns, for an allocation's index, the innermost library line that the user's line called."""
+    """A function that takes the index of an allocation. It returns the innermost library line that allocated for the
+    user's line.
+    """
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
-    """Return the allocated and reserved bytes of a GPU at each event in the journal of allocations."""
+    """Return the allocated and reserved bytes of a GPU at each event in the record of allocations."""
     kinds = entries["kind"]
     chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
 def failed_request(entries: Entries, moment: int) -> Any:
-    """Return the journal entry of the last failed allocation, up to and including the entry `moment`; None if no
-    allocation failed.
+    """Return the last failed allocation in the record of allocations, up to and including the entry `moment`; None if
+    no allocation failed.
     """
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return entries[errors[-1]] if len(errors) else None
 
 
 def busiest_device(entries: Entries) -> int | None:
-    """Return the number of the GPU with the highest reserved memory; None if the script allocated nothing."""
+    """Return the index of the GPU with the highest reserved memory; None if the script allocated nothing."""
     allocations = entries[entries["kind"] == EntryKind.ALLOC]
     if not len(allocations):
         return None
@@ -84,7 +88,8 @@ def busiest_device(entries: Entries) -> int | None:
 
 
 def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
-    """Match PyTorch's memory history of a device with the journal; both are in the allocator's order.
+    """Match PyTorch's memory history of a device with ullage's record of allocations; both are in the allocator's
+    order.
 
     If the history lost its beginning because its ring buffer was full, it is matched from its end. Source lines come
     from the journal, or from the history if the journal cannot record stacks.
@@ -123,10 +128,11 @@ def steps_of(
 
     Args:
         levels: the levels of one device.
-        step_ends: the journal index of each step's end.
+        step_ends: the index in the record of allocations of each step's end.
         reserved_at_ends: the reserved bytes at each step's end.
-        oom_indices: the journal indices of the out-of-memory errors.
-        end: the journal's length. If memory ran out after the last step's end, that part counts as a separate step.
+        oom_indices: the indices in the record of allocations of the out-of-memory errors.
+        end: the length of the record of allocations. If memory ran out after the last step's end, that part counts as a
+            separate step.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):
@@ -210,7 +216,7 @@ def edges_of(levels: Levels) -> np.ndarray:
 
 
 def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
-    """Divide the events into `TIMELINE_BINS` bins of equal numbers of events. Return the highest allocated bytes in
+    """Divide the events into `TIMELINE_BINS` bins of the same number of events. Return the highest allocated bytes in
     each bin, and the bin in which each step ends.
     """
     if not len(levels.index):
@@ -233,7 +239,7 @@ class Memory:
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
     module_names: Sequence[str] = ("",)
-    """The names of the modules, by the number that each module has in the journal of allocations."""
+    """The names of the modules. The position of a name is the ID that the module has in the record of allocations."""
 
     @classmethod
     def of(
@@ -244,7 +250,7 @@ class Memory:
         history: Sequence[Mapping[str, Any]],
         stacks: JournalStacks,
     ) -> "Memory":
-        """Make a `Memory` object from the journal, hooks and history of a finished run."""
+        """Make a `Memory` object from the record of allocations, the hooks and PyTorch's history of a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
@@ -256,8 +262,8 @@ class Memory:
         )
 
     def alive_at(self, moment: int) -> Alive:
-        """Return the memory that was alive just after the journal entry `moment`: the bytes of each role, and the bytes
-        by role and source line.
+        """Return the memory that is alive just after the entry `moment` in the record of allocations: the bytes of each
+        role, and the bytes of each source line.
         """
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
         uses = [self._use_of(block) for block in blocks]
@@ -279,13 +285,13 @@ class Memory:
 
     @cached_property
     def _modules(self) -> dict[int, int]:
-        """The number of the module that was running when a block was allocated, by the index of the block's journal
-        entry.
-        """
+        """Maps the index of an allocation to the ID of the module that was running at that time."""
         return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
-        """Return the peak of each memory role in requested bytes. The peaks may be at different times."""
+        """Return the peak of each role, such as parameters, in requested bytes. The roles may reach their peaks at
+        different times.
+        """
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         blocks = zip(lives.born[here].tolist(), lives.entries["size"][here].tolist(), strict=True)
@@ -305,8 +311,8 @@ class Memory:
         return peaks
 
     def line_of(self, moment: int) -> Line | None:
-        """Return the line of the user's code that made the allocation in the journal entry `moment`; None if the entry
-        has no line.
+        """Return the line of the user's code that made the allocation in the entry `moment` in the record of
+        allocations; None if the entry has no line.
         """
         at = int(np.searchsorted(self.lives.born, moment))
         if at >= len(self.lives.born) or self.lives.born[at] != moment:
@@ -323,8 +329,8 @@ class Memory:
         return None
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the bytes of each memory role for each bin of the timeline, at the time in the bin at which the most
-        memory is allocated.
+        """Return the bytes of each memory role for each bin of the timeline. The bytes are from the time in the bin at
+        which the most memory is allocated.
         """
         edges = edges_of(levels)
         moments = [
@@ -351,7 +357,7 @@ class Memory:
         Optimizer state is left out because an optimizer creates it when a parameter first gets a gradient, in any step.
 
         Args:
-            ends: the journal index at which each complete step ended.
+            ends: the index in the record of allocations at which each complete step ended.
         """
         lives, borders = self.lives, np.asarray(ends, np.int64)
         steps = np.searchsorted(borders, lives.born, side="left") + 1
@@ -370,8 +376,8 @@ class Memory:
         ]
 
     def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
-        """Return the memory that is alive just after the journal entry `moment`, as rows. Each row has a role, module,
-        source line, rounded bytes, and number of blocks.
+        """Return the memory that is alive just after the entry `moment` in the record of allocations, as rows. Each row
+        has a role, module, source line, rounded bytes, and number of blocks.
         """
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()

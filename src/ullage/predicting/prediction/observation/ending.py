@@ -1,7 +1,5 @@
-"""Describe how a script ended, as plain data: normally, with an exception, or out of memory.
-
-An out-of-memory error that the script handled counts too: a script that catches PyTorch's error and gives up did not
-fit.
+"""Describe how a script ended, as plain data: normally, with an exception, or out of memory. A script that handles
+PyTorch's out-of-memory error and then gives up counts as out of memory, because it did not fit.
 """
 
 import subprocess
@@ -27,18 +25,18 @@ _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """The figures of an out-of-memory error, as PyTorch reports them to its observers before it raises the exception;
-    sizes in bytes.
+    """The figures of an out-of-memory error, in bytes. PyTorch reports them to its observers before it raises the
+    exception.
     """
 
     index: int
-    """The index of the last entry in the journal of allocations when the out-of-memory error occurred."""
+    """The index of the last entry in the record of allocations when the out-of-memory error occurred."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     limit_bytes: int | None
-    """The largest reserved memory that the limit of the process allows, in bytes; None if the process has no limit."""
+    """The limit of the process for its reserved memory, in bytes; None if the process has no limit."""
     line: Line | None
 
     def outcome(self) -> Outcome:
@@ -58,7 +56,7 @@ def end_outcome(gave_up: SeenOom | None, code: int = 0, line: Line | None = None
     """Return the outcome of a script that ended without an exception.
 
     Args:
-        gave_up: the out-of-memory error, if the script did nothing on the GPU after it.
+        gave_up: the out-of-memory error after which the script did nothing on the GPU, if there is one.
         code: the exit code.
         line: the user's line that called exit.
     """

@@ -30,7 +30,7 @@ class GraphCapture:
         self._end_step = end_step
         self._steps_before = 0
         self._with_steps: set[int] = set()
-        """The `id()` of each CUDA graph in whose capture a training step ended."""
+        """The `id()` of each CUDA graph during whose capture a training step ended."""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Install hooks on the methods of `torch.cuda.CUDAGraph`."""
@@ -40,7 +40,7 @@ class GraphCapture:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the user's source code mentions CUDA graphs, and the script has not replayed a graph yet."""
+        """Whether the user's source code mentions CUDA graphs but the script has not replayed a graph yet."""
         return not self.replays and any(_speaks_of_graphs(file) for file in _users_files())
 
     def _around_begin(self, original: Callable[..., Any], graph: Any, *arguments: Any, **keywords: Any) -> Any:

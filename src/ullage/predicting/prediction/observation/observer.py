@@ -2,8 +2,8 @@
 
 The observer installs PyTorch's own global hooks (on optimizers, and the allocator's out-of-memory observer) and wraps
 three functions: `nn.Module.__call__`, the entry of the autograd engine, and `GradScaler.step`. It keeps addresses and
-journal indices, never a tensor; strong references end with the hook's call. `remove` removes everything that it
-installs.
+indices in the record of allocations, never a tensor; strong references end with the hook's call. `remove` removes
+everything that it installs.
 """
 
 import functools
@@ -57,19 +57,21 @@ class Observer:
         self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
     ) -> None:
         self.step_ends: list[int] = []
-        """The index in the journal of allocations at which each training step ended."""
+        """The index in the record of allocations at which each training step ended."""
         self.has_optimizer = False
         """Whether the script has created an optimizer of torch.optim."""
         self.reads = reads
         """The values that the script has read back from the GPU."""
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """The journal index of every backward pass, and the line of the user's code that started the backward pass."""
+        """The index of each backward pass in the record of allocations, and the line of the user's code that started
+        this pass.
+        """
         self.module_names: list[str] = [""]
-        """The names of modules, by the number of each module in the journal of allocations. The number 0 means no
-        module.
+        """The names of modules. The position of a name is the module's ID in the record of allocations. The ID 0 means
+        no module.
         """
         self.moments = Moments()
-        """The indices in the journal of allocations at which forward and backward passes began and ended."""
+        """The indices in the record of allocations at which forward and backward passes began and ended."""
         self.ooms: list[SeenOom] = []
         """All out-of-memory errors of the run, whether or not the script handled them."""
         self.before_pass: Callable[[], None] | None = None
@@ -104,14 +106,16 @@ class Observer:
 
     @property
     def notes(self) -> list[Note]:
-        """The notes on which module or optimizer owns each storage, with the journal index of each note."""
+        """The notes that say which module or optimizer owns each storage. Each note has an index in the record of
+        allocations, as its time.
+        """
         roles = (_ROLES[number] for number in self._note_roles)
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def recomputed_share(self) -> float | None:
-        """The fraction of the forward passes that backward passes computed again, weighted by parameters. None if the
-        script ran no forward pass.
+        """The fraction of the forward passes that backward passes computed again. Modules with more parameters have
+        more weight. None if the script ran no forward pass.
         """
         first, again = (
             sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
@@ -166,8 +170,8 @@ class Observer:
         return previous
 
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`. The wrapper adds one stack frame per call; PyTorch's global module hooks take far
-        more time.
+        """Wrap `nn.Module.__call__`. The wrapper adds one stack frame per call. PyTorch's global module hooks would
+        take far more time.
         """
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
@@ -286,7 +290,9 @@ class Observer:
         return result
 
     def end_backward_step(self) -> None:
-        """End the training step if its backward pass has ended, unless an optimizer of torch.optim counts the steps."""
+        """End the training step if its backward pass has ended. Do nothing if an optimizer of torch.optim counts the
+        steps.
+        """
         if self._has_passed_back and not self.has_optimizer:
             self._has_passed_back = False
             self._end_step()
@@ -335,7 +341,7 @@ class Observer:
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Give a number to each module below a root module. A module that already has a number keeps its name."""
+        """Give an ID to each module below a root module. A module that already has an ID keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -406,8 +412,8 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
-        """Count a value that the script read back from the GPU and that ullage did not determine. The operator and the
-        size decide what kind of read it was.
+        """Count a value that the script read back from the GPU, but that ullage did not determine. The operator and the
+        size show what kind of read it was.
         """
         if self.reads.is_answered:
             return
@@ -433,13 +439,13 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return the objects that still exist among the weak references in a mapping."""
+    """Return the objects that still exist among those to which the weak references refer."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
 def _elements_of(module: "nn.Module") -> int:
-    """Return the number of elements in the parameters of a module without its submodules. A lazy parameter counts 0
-    until it is initialised.
+    """Return the number of elements in a module's own parameters, without those of its submodules. A lazy parameter
+    counts 0 until it is initialised.
     """
     own = (each for each in module._parameters.values() if each is not None)
     return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

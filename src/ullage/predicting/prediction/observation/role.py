@@ -1,4 +1,4 @@
-"""Determine the role of every live block from the journal and from the owner of its storage.
+"""Determine the role of every live block from the record of allocations and from the owner of its storage.
 
 The owner decides first: a parameter, a `.grad`, optimizer state, a buffer, an argument of a module, or a library's
 workspace. If a block has no owner, its lifetime decides. A block allocated in a forward pass with gradients enabled is
@@ -23,7 +23,9 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the storage at `address` had an owner when the journal of allocations had `index` entries."""
+    """A note that the storage at `address` had an owner. At that time, the record of allocations had `index`
+    entries.
+    """
 
     index: int
     address: int
@@ -32,7 +34,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The indices in the journal of allocations at which forward and backward passes began or ended, in ascending
+    """The indices in the record of allocations at which forward and backward passes began or ended, in ascending
     order.
     """
 
@@ -43,7 +45,9 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One live memory block: the journal index of its allocation, its address, and its bytes after rounding."""
+    """One live memory block: the index of its allocation in the record of allocations, its address, and its bytes after
+    rounding.
+    """
 
     index: int
     address: int
@@ -55,8 +59,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """The allocations and frees of all memory blocks of a run, as columns of equal length in the order of
-    allocation.
+    """The allocations and frees of all memory blocks of a run, in the order of allocation. All columns have the same
+    length.
     """
 
     born: np.ndarray
@@ -65,7 +69,7 @@ class Lives:
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Match every allocation in the journal with the journal entry that freed the allocated block."""
+    """Find, for every allocation in the record of allocations, the entry that freed the allocated block."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -112,7 +116,7 @@ def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Mom
 
 
 def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> list[Block]:
-    """Return the memory blocks of a GPU that are alive just after the journal entry `moment`."""
+    """Return the memory blocks of a GPU that are alive just after the entry `moment` in the record of allocations."""
     alive = (lives.born <= moment) & (lives.died > moment) & (lives.entries["device"] == device)
     return [
         Block(
@@ -168,8 +172,8 @@ def _role_by_life(
 
 
 def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, Role]:
-    """Return the role that an owner gives to each memory block. A note about an owner counts for the block that was
-    alive at the note's address when the note was taken.
+    """Return the role that each memory block has because of its owner. A note about an owner applies to the block that
+    was alive at the note's address at that time.
     """
     rank = {role: position for position, role in enumerate(_PRECEDENCE)}
     found: dict[int, Role] = {}

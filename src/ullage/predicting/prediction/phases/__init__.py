@@ -1,1 +1,3 @@
-"""The phases of a run, such as loading and evaluation, and the journal entries at which each phase begins and ends."""
+"""The phases of a run, such as loading and evaluation, and the entries in the record of allocations at which each phase
+begins and ends.
+"""

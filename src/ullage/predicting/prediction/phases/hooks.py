@@ -51,15 +51,15 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
     ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
 )
-"""The library functions whose calls ullage notes: the module, names in the module, and the kind of call. PyTorch's own
-functions do not cover these calls.
+"""The library functions whose calls ullage notes. Each entry has the module, the name in the module, and the kind of
+call. Hooks on PyTorch's own functions do not see these calls.
 """
 LOOPS: Final = {
     "transformers.trainer": ("Trainer", "_inner_training_loop"),
     "lightning.pytorch.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
     "pytorch_lightning.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
 }
-"""The class and the method that run the training steps of a library's training loop, by module name."""
+"""Maps the name of a library's module to the class and the method that run the training steps."""
 
 
 class EvaluationDue:
@@ -75,9 +75,7 @@ class EvaluationDue:
         self._fetcher: weakref.ref[Any] | None = None
 
     def watch(self, module: ModuleType) -> Callable[[], None] | None:
-        """Wrap the method that runs the training steps of a library's loop. Return a function that removes the
-        wrapper.
-        """
+        """Wrap the method that runs the training steps of a library. Return a function that removes the wrapper."""
         kind, name = LOOPS[module.__name__]
         owner = vars(module).get(kind)
         original = vars(owner).get(name) if owner is not None else None
@@ -94,7 +92,7 @@ class EvaluationDue:
         return lambda: setattr(owner, name, original)
 
     def __bool__(self) -> bool:
-        """Return whether the library's training loop will evaluate next; False if that is not known."""
+        """Return whether the library's training loop will evaluate next. Return False if that is not known."""
         loop = self._loop() if self._loop is not None else None
         fetcher = self._fetcher() if self._fetcher is not None else None
         if loop is None:
@@ -182,7 +180,9 @@ class PhaseHooks:
     # ---- reading the notes
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
-        """Return all notes about the run's phases, with the indices at which backward passes began and steps ended."""
+        """Return all notes about the phases of the run. The arguments give the indices at which backward passes began
+        and steps ended.
+        """
         return Marks(
             forwards=Forwards(
                 begins=tuple(self._forward_begins),
@@ -228,8 +228,8 @@ class PhaseHooks:
         self._undo.append(lambda: setattr(owner, name, original))
 
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
-        """Return a wrapper that notes each call of a function. For `state_dict`, it notes only the outermost call,
-        because a module calls `state_dict` of its submodules.
+        """Return a wrapper that notes each call of a function. A module calls `state_dict` of its submodules; the
+        wrapper notes only the outermost of these calls.
         """
         inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
 

@@ -1,4 +1,4 @@
-"""Find where the phases of a run begin and end in the journal of allocations: loading, steps, evaluation, saving,
+"""Find where the phases of a run begin and end in the record of allocations: loading, steps, evaluation, saving,
 resuming, generate.
 
 The phases are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
@@ -23,7 +23,7 @@ class NotedCall(IntEnum):
     """The kind of a call that ullage notes, such as reading or writing a checkpoint."""
 
     STATE = 0
-    """A call of `state_dict`. The call belongs to saving if the script writes a file afterwards."""
+    """A call of `state_dict`. If the script writes a file afterwards, the call belongs to saving."""
     WRITE = 1
     READ = 2
     LOAD = 3
@@ -48,8 +48,8 @@ _WHOLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The outermost module calls in order, as columns of equal length. Their begins and ends are indices of the
-    journal.
+    """The outermost module calls in order, as columns of equal length. Their beginnings and ends are indices in the
+    record of allocations.
     """
 
     begins: tuple[int, ...] = ()
@@ -57,12 +57,14 @@ class Forwards:
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the called module requires a gradient, for each module call."""
+    """Whether a parameter of the called module requires a gradient. There is one value for each module call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCalls:
-    """The calls that ullage noted, as columns of equal length. Their begins and ends are indices of the journal."""
+    """The calls that ullage noted, as columns of equal length. Their beginnings and ends are indices in the record of
+    allocations.
+    """
 
     kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
@@ -72,7 +74,9 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptied:
-    """The reserved memory of a GPU each time the script emptied the allocator's cache, as columns of equal length."""
+    """The reserved memory of a GPU each time that the script emptied the allocator's cache. All columns have the same
+    length.
+    """
 
     indices: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
@@ -81,7 +85,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """All notes of a run about calls, backward passes and steps, with their indices in the journal of allocations."""
+    """All notes of a run about calls, backward passes and steps, with their indices in the record of allocations."""
 
     forwards: Forwards
     calls: NotedCalls
@@ -92,9 +96,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One phase of a run. It spans the entries of the journal of allocations after `begin`, up to and including
-    `end`.
-    """
+    """One phase of a run: the entries in the record of allocations after `begin`, up to and including `end`."""
 
     name: PhaseName
     begin: int
@@ -103,8 +105,8 @@ class Span:
 
 
 def reached(marks: Marks) -> set[str]:
-    """Return the phases ("eval", "save") that the run has reached after its first step, up to the step that has just
-    ended.
+    """Return the phases ("eval", "save") that the run has reached. Only the time from the end of the first step to the
+    end of the latest step counts.
     """
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
@@ -119,8 +121,8 @@ def reached(marks: Marks) -> set[str]:
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return where evaluation, saving, resuming and generate begin and end, in the order of their beginnings. A phase
-    may be nested in another phase.
+    """Return the begin and the end of each evaluation, saving, resuming and generate phase, in the order of their
+    beginnings. A phase may be nested in another phase.
     """
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
@@ -134,7 +136,7 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
 
 
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Return a phase extended by the frees that directly follow it. These frees release the local variables of a
+    """Extend a phase by the frees that directly follow it, and return it. These frees release the local variables of a
     function that has returned.
     """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
@@ -142,7 +144,7 @@ def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the library calls that are each a whole phase, such as `Trainer.evaluate`. Leave out calls that are
+    """Return the library calls, such as `Trainer.evaluate`, that are each a whole phase. Leave out a call that is
     nested in a call of the same phase and thread.
     """
     found: list[Span] = []
@@ -160,8 +162,8 @@ def _whole(calls: NotedCalls) -> list[Span]:
 
 
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`
-    before the file is written.
+    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`,
+    which comes before the file is written.
     """
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
@@ -194,8 +196,8 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return the journal indices at which a forward or backward pass begins or a step ends. A call before such an index
-    and a call after it belong to different phases.
+    """Return the indices in the record of allocations at which a forward or backward pass begins, or a step ends. Calls
+    before and after such an index belong to different phases.
     """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
@@ -204,8 +206,8 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Group the calls of the given kinds that have no barrier, such as a training step, between them. Return for each
-    group its kinds of calls, its begin, its end, and whether it is in another thread than the training.
+    """Group the calls of the given kinds. Barriers, such as a training step, separate the groups. Return for each group
+    its kinds of calls, its begin, its end, and whether it is in another thread than the training.
     """
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []
@@ -265,9 +267,8 @@ def _first_after(indices: Sequence[int], moment: int) -> int:
 
 
 def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
-    """Return the journal indices at which forward and backward passes of the training begin.
-
-    A backward pass inside an evaluation call is left out.
+    """Return the indices in the record of allocations at which the forward and backward passes of the training begin.
+    Leave out backward passes inside an evaluation call.
     """
     forwards = marks.forwards
     others = set(range(len(forwards.begins))).difference(evaluating)
@@ -280,9 +281,8 @@ def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
 
 
 def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
-    """Return the phases in which modules evaluate. Leave out library calls that evaluate, generate or save as a whole.
-
-    An evaluation lasts from its first module call until gradients are switched on again after its last module call.
+    """Return the phases in which modules evaluate. Leave out library calls that are whole phases. An evaluation begins
+    with its first module call. It ends when gradients are switched on again after its last module call.
     """
     forwards, evaluating = marks.forwards, _evaluating(marks)
     barriers = sorted([*marks.step_ends, *stops, *_passes(marks, evaluating)])
@@ -304,8 +304,8 @@ def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: It
 
 
 def _borders(entries: Entries) -> np.ndarray:
-    """Return the journal entries that cannot belong to an evaluation without gradients, because the script trains or
-    has switched gradients on.
+    """Return the entries in the record of allocations that cannot belong to an evaluation without gradients. At these
+    entries, the script trains or has switched gradients on.
     """
     of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
     with_grad = (entries["flags"] & GRAD_ENABLED) != 0
@@ -314,10 +314,8 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return where loading, the first step and the later steps begin and end, without the parts that belong to another
-    phase.
-
-    Loading ends where the first forward pass of training begins.
+    """Return the begin and the end of loading, the first step and the later steps. Leave out the parts that belong to
+    another phase. Loading ends where the first forward pass of training begins.
     """
     begins = _passes(marks, _evaluating(marks))
     ends = list(marks.step_ends)
@@ -353,8 +351,8 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 
 
 def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
-    """Return the name of the phase at a journal index, such as "saving"; None during loading or a step. For nested
-    phases, the innermost is named first.
+    """Return the name of the phase, such as "saving", at an index in the record of allocations; None during loading or
+    a step. Of nested phases, the innermost is named first.
     """
     names = [
         span.name.value

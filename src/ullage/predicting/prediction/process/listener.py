@@ -1,7 +1,5 @@
-"""Receive the messages of a script's process, or of a command's processes, until there is a result or the time limit is
-reached.
-
-This module does not interpret the messages for the prediction.
+"""Receive the messages of a script's process, or of a command's processes. This ends when there is a result, or at the
+time limit. Other modules interpret the messages.
 """
 
 import codecs
@@ -36,8 +34,8 @@ _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""The exceptions that Python raises when a line in ullage's pipe is not a message, because the script itself has
-written it.
+"""The exceptions that Python raises for a line in ullage's pipe that is not a message. The script itself can write such
+lines.
 """
 
 
@@ -52,7 +50,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class ChildReport:
-    """A report of the messages that a child process sent, and of how the child process ended."""
+    """The messages that a child process sent, and the way in which the child process ended."""
 
     result: RunResult | None = None
     refused: Refusal | None = None
@@ -62,7 +60,9 @@ class ChildReport:
     hung: bool = False
     """Whether ullage had to kill the child process before it sent its final message."""
     exit_code: int | None = None
-    """The exit code of the child process. A negative number means that this signal ended the process."""
+    """The exit code of the child process. A negative exit code means that a signal ended the process: -9 stands for
+    signal 9.
+    """
     output: str = ""
     """The last part of the output that the script printed."""
     name: str = ""
@@ -86,8 +86,8 @@ class _Voice:
     process: int
     """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
     owner: socket.socket | None = None
-    """The socket connection to a process of the predicted command, which ullage closes at the end; None if ullage runs
-    a script.
+    """The socket connection to a process of the predicted command. ullage closes the connection at the end. None if
+    ullage runs a script.
     """
     pending: bytes = b""
     exiting: ExitReport | None = None
@@ -98,8 +98,8 @@ class _Voice:
         self.watch = HostWatch(self.process)
 
     def look_at_workers(self, *, now: bool = False) -> None:
-        """Measure the host memory of the processes that the script's process started. Do nothing if the script's
-        process has already sent its final message.
+        """Measure the host memory of the processes that the script's process started. Do nothing after the final
+        message of the script's process.
         """
         if not self.report.is_final:
             self.watch.look(now=now)
@@ -108,8 +108,8 @@ class _Voice:
 
 @dataclass(slots=True)
 class Listener:
-    """A loop that receives messages and output of the script. It ends when there is a result, the process ends, or the
-    time limit is reached.
+    """A loop that receives messages and output of the script. It ends when there is a result, when the process ends, or
+    at the time limit.
     """
 
     process: ChildProcess
@@ -132,14 +132,14 @@ class Listener:
     """Whether the script was asked to stop."""
     _has_started: bool = False
     _importing: int = 0
-    """The ID of the process that is importing torch and whose import extends the time limit; 0 if there is none."""
+    """The ID of the process that is importing torch and for which ullage extends the time limit; 0 if there is none."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     _waiting_since: dict[int, float] = field(default_factory=dict)
-    """The processes that wait for a message from another rank, each with the time at which its wait began."""
+    """Maps the ID of each process that waits for a message from another rank to the time at which its wait began."""
     _asked_ranks: set[int] = field(default_factory=set)
-    """The other ranks that, according to a progress message already shown, run because this rank needs messages from
-    them.
+    """The other ranks that run because this rank needs messages from them. A progress message has already named these
+    ranks.
     """
     _done: str = "no step yet"
     """The script's progress in its last message, such as "step 2 of 3"."""
@@ -158,7 +158,7 @@ class Listener:
         self._limit = now + self.request.limit_seconds
 
     def listen(self) -> None:
-        """Receive messages until ullage expects no more messages. The process may still be running afterwards."""
+        """Receive messages until ullage expects no more. The process may still run afterwards."""
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
         self._limit = self._limit or time.monotonic() + START_SECONDS
@@ -328,7 +328,7 @@ class Listener:
                 self._limit = now + UNWIND_SECONDS
 
     def _settle(self, voice: _Voice, status: int | None) -> None:
-        """Complete the report that a process sent while it was exiting, with the exit status of the process."""
+        """Complete the report that a process sent while it was exiting: add the exit status of the process."""
         if voice.exiting is not None:
             voice.report.result = voice.exiting.result_with(status)
             voice.exiting = None
@@ -336,9 +336,7 @@ class Listener:
                 self.reports.append(voice.report)
 
     def _why_further(self) -> str:
-        """Return a text that says why ullage runs more steps than the user requested. The text follows the step
-        number.
-        """
+        """Return a text that follows the step number, and says why ullage runs more steps than the user requested."""
         return (
             ""
             if self.request.options["batches"]
@@ -346,8 +344,8 @@ class Listener:
         )
 
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        """Exclude the import of torch from the time limit. If several processes import torch at once, exclude only the
-        first import.
+        """Exclude the import of torch from the time limit. If several processes import torch at the same time, exclude
+        only the first import.
         """
         if not self._importing:
             self._importing = voice.process

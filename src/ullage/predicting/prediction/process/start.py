@@ -33,13 +33,15 @@ _ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
 """The command-line arguments with which a command reads standard input, such as "-"."""
 _input_lock: Final = Lock()
 _input_piped: list[bytes] = []
-"""The content of the pipe at standard input. ullage keeps the content because a pipe can be read only once, and a
-prediction may need several runs.
+"""The content of the pipe at standard input. ullage keeps it because a prediction may need several runs, but a pipe can
+be read only once.
 """
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a separate process until it has sent its result, has ended, or the caller cancels it."""
+    """Run the script in a separate process. Return when the script has sent its result, when it has ended, or when the
+    caller cancels it.
+    """
     report = ChildReport()
     channel, channel_end = new_pipe()
     try:
@@ -119,9 +121,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
 
 def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
     """Return the sort key of reports. Out-of-memory failures are first, then the highest reserved and allocated memory.
-
-    Reports with equal keys stay in the order in which the processes ended: a launcher fails after the process it
-    started.
+    Equal reports stay in the order in which the processes ended, because a launcher fails after the process it started.
     """
     result = report.result
     measured = result.measured if result is not None and result.measured is not None else None
@@ -164,8 +164,8 @@ def _environment(request: Request) -> dict[str, str]:
 def _standard_input(words: Sequence[str]) -> BinaryIO | None:
     """Open the standard input of a run from its beginning. It is a file, or a pipe if the command has the argument "-".
 
-    Returns: The open file, or None for empty input. A terminal is never read. A pipe is read only if the command
-        mentions it.
+    Returns:
+        The open file, or None for empty input. A terminal is never read.
     """
     with suppress(OSError):
         kind = os.fstat(0).st_mode

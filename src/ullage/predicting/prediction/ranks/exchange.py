@@ -23,8 +23,8 @@ MOST_HELPERS: Final = 64
 NO_ROOM: Final = "the host has too little free memory to run one more rank"
 TOO_MANY: Final = f"{MOST_HELPERS} ranks already run for other ranks"
 Start = Callable[[int, Callable[[], bool]], str | None]
-"""A function that runs a rank as a helper process until it is no longer needed. It returns the reason if the rank
-failed.
+"""A function that runs a rank as a helper process until this process is no longer needed. If the rank failed, the
+function returns the reason.
 """
 
 
@@ -33,38 +33,40 @@ class _Variant:
     """The state of all ranks of one distributed run. These ranks have the same script, settings and seed."""
 
     start: Start | None = None
-    """The function that runs another rank of this run as a helper process; None until ullage measures one of the
+    """The function that starts a helper process for another rank of this run; None until ullage measures one of the
     ranks.
     """
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     """The ranks of the distributed script whose memory ullage measures now."""
     are_all_measured: bool = False
-    """Whether a launcher starts every rank. If so, a rank that has not connected yet will connect later."""
+    """Whether a launcher starts every rank. If so, ranks that have not connected yet will connect later."""
     seen: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose processes have connected to the message exchange."""
+    """The ranks of the distributed script that have connected to the message exchange."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have or had a helper process. A helper process runs only to send messages to other ranks."""
+    """The ranks that have, or had, a helper process. A helper process runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
     """The ranks of the distributed script whose helper process has ended."""
     failures: dict[int, str] = field(default_factory=dict)
     """The ranks of the distributed script whose helper process failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """The rank from which each waiting rank awaits a message, with the key of that message."""
+    """Maps each waiting rank to the rank whose message it waits for, and to the key of that message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
+    """The number of ranks that wait for each message. The key of a message consists of its sending rank and its own
+    key.
+    """
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Return whether the message exchange has to start a process for a rank, because no other process runs or will
-        run this rank.
+        """Return whether the message exchange has to start a process for a rank. It has to do so if no other process
+        runs this rank now or later.
         """
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Return whether a rank would wait for itself: it waits, directly or through other ranks, for a rank that waits
-        for it.
+        """Return whether a rank waits for a rank that, directly or through other ranks, waits for it. Such a wait would
+        never end.
         """
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
@@ -75,8 +77,8 @@ class _Variant:
         return False
 
     def _waits_for(self, rank: int) -> int | None:
-        """Return the rank that the given rank waits for. Return None if it does not wait, or if its message has just
-        arrived.
+        """Return the rank that the given rank waits for. Return None if the rank does not wait, or if its awaited
+        message has just arrived.
         """
         source, key = self.asks.get(rank, (None, ""))
         return source if key not in self.messages else None
@@ -99,7 +101,7 @@ class Exchange:
         """
         self._room = room or HostRoom()
         self._coming: set[tuple[str, int]] = set()
-        """The helper processes that ullage has started and that have not connected to the message exchange yet."""
+        """The helper processes that ullage has started but that have not connected to the message exchange yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -162,7 +164,9 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the requests of one rank's process, one JSON line each, until the process closes the connection."""
+        """Answer the requests of one rank's process until the process closes the connection. Each request is one line
+        of JSON.
+        """
         # `suppress` comes first: when the stream is closed it sends buffered data to a process that may be gone.
         with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
@@ -201,8 +205,8 @@ class Exchange:
             self._changed.notify_all()
 
     def _told(self, variant: str, rank: int, key: str, value: str, *, helps: bool) -> None:
-        """Store a rank's message. If a helper process sent it, the process waits here until a rank needs another
-        message from it.
+        """Store a rank's message. If a helper process sent the message, that process waits here until a rank needs
+        another message from it.
         """
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())

@@ -1,4 +1,4 @@
-"""Exchange messages between a rank that runs alone in this process and other ranks, through
+"""Exchange messages between the rank in this process, which runs alone, and other ranks. The messages pass through
 `prediction.ranks.exchange`.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LARGEST_TEAM: Final = 8
-"""The size of the largest group for which ullage runs all ranks to collect the values that they gather. It is the
-number of GPUs in a machine.
+"""The size of the largest group in which ullage runs all ranks to collect the values that they gather. A usual machine
+has this number of GPUs.
 """
 
 
@@ -30,20 +30,20 @@ class LonePost:
     helps: bool
     """Whether this process runs its rank only because other ranks need messages from it."""
     note: Callable[..., None]
-    """A function that the rank calls with "waits" and the awaited rank before it waits for a message, and with "goes
-    on" afterwards.
+    """A function that the rank calls before and after it waits for a message. Before the wait, it gets "waits" and the
+    awaited rank. After the wait, it gets "goes on".
     """
     largest_team: int = 0
-    """The size of the largest group for which ullage runs all ranks to get the values that they gather, sum or
+    """The size of the largest group in which ullage runs all ranks to get the values that they gather, sum or
     exchange.
     """
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
     """The other ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks that failed although this rank needed messages from them, each with the reason."""
+    """The ranks that failed, each with the reason, although this rank needed messages from them."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """The ranks that ullage did not run although this rank needed messages from them, each with the reason."""
+    """The ranks that ullage did not run, each with the reason, although this rank needed messages from them."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -116,6 +116,6 @@ class LonePost:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    """Return a text such as "ranks 1, 2 were" or "rank 1 was", which begins a sentence about these ranks."""
+    """Return the beginning of a sentence about ranks, such as "ranks 1, 2 were" or "rank 1 was"."""
     one, *more = map(str, sorted(ranks))
     return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

@@ -17,7 +17,7 @@ from typing import Any, Final
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
 _NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
-"""The methods that PyTorch calls on Gloo groups and that PyTorch's fake process group does not have (torch 2.11,
+"""The methods that PyTorch calls on Gloo groups, but that PyTorch's fake process group does not have (torch 2.11,
 2.15).
 """
 
@@ -97,7 +97,7 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Replace the function `split_group`: create the subgroup with `new_group`."""
+    """Create a subgroup with `new_group`, in place of `split_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:

@@ -58,8 +58,8 @@ class _Shared:
 
 
 class LoneSymmetricMemory:
-    """A replacement for PyTorch's handle through which a rank accesses the symmetric memory of each rank in its
-    group.
+    """A replacement for PyTorch's handle to symmetric memory. Through such a handle, a rank accesses the symmetric
+    memory of each rank in its group.
     """
 
     def __init__(self, tensor: torch.Tensor, rank: int, world_size: int) -> None:
@@ -68,7 +68,7 @@ class LoneSymmetricMemory:
         self.world_size = world_size
 
     def get_buffer(self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
-        """Return the buffer of this rank, whichever rank's buffer the script requests."""
+        """Return the buffer of this rank, even if the script requests the buffer of another rank."""
         flat = torch.empty(0, dtype=dtype, device=self._buffer.device)
         return flat.set_(self._buffer.untyped_storage(), storage_offset, (math.prod(sizes),), (1,)).view(sizes)
 

@@ -14,7 +14,7 @@ from typing import Final
 from ullage.running.diagnosis.host import available_bytes
 
 _CREDENTIALS: Final = struct.Struct("3i")
-"""The process ID, user ID and group ID at the other end of a socket (unix(7))."""
+"""The format of three numbers: the process ID, user ID and group ID at the other end of a socket (see unix(7))."""
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -54,13 +54,13 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """A count of the processes that run ranks. It decides whether the host has memory for one more process."""
+    """A counter of the processes that run ranks. It decides whether the host has memory for one more process."""
 
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes
     ) -> None:
-        """Store two functions: one returns the host's free memory in bytes (None if unknown), the other a process's own
-        memory in bytes.
+        """Store two functions. `available` returns the host's free memory in bytes, or None if it is not known. `own`
+        returns a process's own memory in bytes.
         """
         self._available = available
         self._own = own

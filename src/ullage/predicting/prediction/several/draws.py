@@ -106,7 +106,7 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
 def _others(
     request: Request, snapshots: Path | None, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> list[tuple[int, Prediction | ScriptError]]:
-    """Return the predictions with each further seed. If the script fails with a seed, return the error in place of the
+    """Return one prediction for each additional seed. If the script fails with a seed, the error takes the place of the
     prediction.
     """
     stop = threading.Event()
@@ -128,8 +128,8 @@ def _others(
 
 @contextmanager
 def _snapshots_beside(snapshot: Path | None) -> Iterator[Path | None]:
-    """Create a temporary folder, next to the requested memory snapshot, for the snapshots of further seeds. Return None
-    if no snapshot was requested.
+    """Create a temporary folder for the memory snapshots of additional seeds, next to the requested snapshot. Return
+    None if no snapshot was requested.
     """
     if snapshot is None:
         yield None
@@ -163,8 +163,8 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
 
 
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
-    """Add a note about the seeds with which the script failed. If random values may have caused a failure, make the
-    verdict uncertain.
+    """Add a note about the seeds with which the script failed. If random values may have caused a failure, the verdict
+    becomes uncertain.
     """
     seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)

@@ -12,7 +12,7 @@ from ullage.predicting.prediction.several.draws import at_once, predict_with_dra
 
 @dataclass(slots=True)
 class ParallelRuns:
-    """A runner of predictions that runs two at a time. It remembers each result, so that it runs no prediction
+    """A runner of predictions that runs two at a time. It remembers each result, and therefore runs no prediction
     twice.
     """
 
@@ -27,7 +27,7 @@ class ParallelRuns:
 
         Args:
             requests: the runs.
-            labels: the name of each run in progress and error texts.
+            labels: the name of each run, for the display of progress and for error texts.
         """
         return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 

@@ -1,5 +1,5 @@
-"""Predict a script with two runs: with and without torch.compile, or one that saves a checkpoint and one that resumes
-from it.
+"""Predict a script with two runs. Either one run is with torch.compile and one is without it, or one run saves a
+checkpoint and the other resumes from it.
 """
 
 import shlex
@@ -74,7 +74,9 @@ def predict_resumed(
 
 
 def _resuming(run: Prediction) -> PhaseUse:
-    """Return a resumed run as a single phase: loading the checkpoint, and the first training steps after it."""
+    """Return a resumed run as a single phase. The phase contains the loading of the checkpoint, and the first training
+    steps after it.
+    """
     highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
     return PhaseUse(
         name=PhaseName.RESUMING.value,

@@ -1,5 +1,5 @@
-"""Compute a range that probably contains the memory peak of one more run, from runs with random values of several
-seeds.
+"""Compute a range that probably contains the memory peak of one more run. The computation uses several runs with random
+values from different seeds.
 """
 
 import math

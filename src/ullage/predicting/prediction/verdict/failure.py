@@ -26,7 +26,7 @@ _NOT_ASKED: Final = (
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The exception types that missing values of other ranks cannot cause in a distributed script."""
+"""Types of exceptions that show that a distributed script did not fail because of missing values of other ranks."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
@@ -61,8 +61,8 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Return whether a rank may have failed because ullage used the rank's own values in place of other ranks' values,
-    and whether ullage could run those ranks.
+    """Return two answers: whether a rank may have failed because ullage used its own values in place of other ranks'
+    values, and whether ullage could run those ranks.
     """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
@@ -126,8 +126,8 @@ def _command_text(request: Request, told: ChildReport) -> str:
 
 
 def _crash_place(output: str) -> str:
-    """Return the innermost line of the user's code in the output of Python's faulthandler, as " at line N of FILE".
-    Return an empty text if the output does not have such a line.
+    """Return the innermost line of the user's code in the output of Python's faulthandler, as " at line N of FILE". If
+    the output has no such line, return an empty text.
     """
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
         if is_users(file):

@@ -1,4 +1,6 @@
-"""Decide whether a script fits on a GPU, from the range of used memory that the driver would report at the peak."""
+"""Decide whether a script fits on a GPU. The decision depends on the lowest and the highest number of bytes that the
+driver may report as used at the peak.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +24,9 @@ from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUse:
-    """The expected use of GPU memory in bytes: the range that decides the verdict, and the parts of the memory."""
+    """The expected use of GPU memory in bytes: the lowest and the highest possible value, which decide the verdict, and
+    the parts of the memory.
+    """
 
     total_bytes: int
     context_bytes: int
@@ -61,7 +65,9 @@ def expected_use_of(request: Request, result: RunResult, measured: Measured) -> 
 
 
 def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict of a prediction and its reason. If ullage analysed a whole epoch, both are about the epoch."""
+    """Return the verdict of a prediction and the reason for it. If ullage analysed a whole epoch, both are about the
+    epoch.
+    """
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
@@ -95,10 +101,9 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Return the result with the epoch's reserved memory, if it is known, in place of the reserved memory of the steps
-    that ran.
-
-    The steps of a run are in another order than the batches of the epoch, which changes reserved memory.
+    """Return the result with the reserved memory of the epoch in place of that of the run's steps. Without a figure for
+    the epoch, return the result unchanged. The two figures differ because the steps ran in another order than the
+    batches of the epoch.
     """
     measured, epoch = result.measured, result.epoch
     if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
@@ -132,7 +137,7 @@ def with_epoch(result: RunResult) -> RunResult:
 
 
 def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
-    """Return the growth of memory over the epoch. The steps of the run do not show it, because they are in another
+    """Return the growth of memory over the epoch. The steps of the run do not show it, because they ran in another
     order than the batches of the epoch.
     """
     if not epoch.growth_bytes_per_batch:

@@ -31,7 +31,7 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
 
 
 def part_of(outside: Outside) -> SizedPart | None:
-    """Return the report's part for GPU memory that libraries took outside PyTorch's allocator; None if they took
+    """Return the part of the report about GPU memory that libraries took outside PyTorch's allocator; None if they took
     none.
     """
     if not outside.peak_bytes:

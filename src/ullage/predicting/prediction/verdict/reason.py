@@ -14,7 +14,7 @@ from ullage.recorded.settings import LARGE_SEGMENT_BYTES, LARGE_UNIT_BYTES, LARG
 
 
 def growth_text(growth: Growth | None, free: int) -> str:
-    """Return a text about the memory that every training step leaks, and the number of steps until memory runs out."""
+    """Return a text that says how much memory every training step leaks, and after how many steps memory runs out."""
     if growth is None:
         return ""
     each = growth.bytes_per_step
@@ -23,8 +23,8 @@ def growth_text(growth: Growth | None, free: int) -> str:
 
 
 def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
-    """Return the source lines at which a value with one of the given certainties may have decided a tensor size or a
-    branch.
+    """Return the source lines at which a value may have decided a tensor size or a branch. Only values of the given
+    certainties count.
     """
     places = [
         f"{read.op} at {Line(read.file, read.line)}" if read.file and read.line else read.op
@@ -35,7 +35,7 @@ def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
 
 
 def reason_of_unknown(reads: Sequence[HostRead]) -> str:
-    """Return a reason for the verdict: values that are not known may have decided a tensor size or a branch."""
+    """Return a reason for the verdict. It says that unknown values may have decided a tensor size or a branch."""
     places = deciding(reads, "unknown")
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return (
@@ -69,9 +69,8 @@ def limit_that_refused(at_oom: AtOom) -> int | None:
 
 def _driver_bytes(requested: int) -> int:
     """Return the bytes that PyTorch requests from the driver, with default settings, for an allocation that its cache
-    cannot serve.
-
-    The rule is get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
+    cannot serve. The source is get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch
+    2.6 to 2.15).
     """
     if requested <= LARGEST_SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
@@ -120,7 +119,7 @@ def _phase_text(at_oom: AtOom, result: RunResult) -> str:
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
     """Return a text with the requested and the free memory at an out-of-memory error. If the free memory is fragmented,
-    the text says what to try.
+    the text also says what to try.
     """
     levels, limit = at_oom.levels, limit_that_refused(at_oom)
     free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes

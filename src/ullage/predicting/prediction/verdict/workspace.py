@@ -70,9 +70,8 @@ def guesses_of(measured: Measured) -> list[Guess]:
 
 
 def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
-    """Return how many bytes less and how many bytes more than ullage counted a real GPU may use for library workspaces.
-
-    The bounds of all kinds are summed, because all kinds may be at their bounds at the same time.
+    """Return how many bytes less, and how many bytes more, a real GPU may use for library workspaces than ullage
+    counted. The bounds of all kinds are added, because all kinds may be at their bounds at the same time.
     """
     below = sum(guess.guessed_bytes - guess.low_bytes for guess in guesses)
     above = sum(guess.high_bytes - guess.guessed_bytes for guess in guesses)
@@ -114,8 +113,8 @@ def less_or_more(below_bytes: int, above_bytes: int) -> str:
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
-    """Return notes for the report: the first few reasons why workspace sizes are not cuDNN's own answers, or that the
-    cuDNN version differs.
+    """Return notes for the report. They give the first few reasons why cuDNN itself did not answer with the workspace
+    sizes, or say that the cuDNN version differs.
     """
     notes = []
     if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
