@@ -29,7 +29,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A statement of the user's code, given by the block that contains it and its index in the block."""
+    """A statement of the user's code, given by its block and its index in the block."""
 
     block: list[ast.stmt]
     index: int
@@ -55,10 +55,10 @@ def parse(source: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, function: str) -> Scope:
-    """Return the function with a qualified name, or the module itself.
+    """Return the function with a qualified name. The name "<module>" gives the module.
 
     Raises:
-        NotCertain: the file does not contain a function with this name, or contains several.
+        NotCertain: the file does not contain exactly one function with this name.
     """
     if function == MODULE:
         return tree
@@ -107,7 +107,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements that a compound statement, a function or a module contains."""
+    """Yield the blocks of a compound statement, a function or a module."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,28 +118,28 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement; decorators are a part of the statement."""
+    """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
 def end_line(node: ast.stmt | ast.expr) -> int:
-    """Return the line on which a statement or an expression ends."""
+    """Return the last line of a statement or an expression."""
     return node.end_lineno or node.lineno
 
 
 def spans(node: ast.stmt | ast.expr, line: int) -> bool:
-    """Return whether a line is within the lines of a statement or an expression."""
+    """Return whether a statement or an expression contains a line."""
     return node.lineno <= line <= end_line(node)
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Return whether a line is within the lines of a statement, including its decorators."""
+    """Return whether a statement, including its decorators, contains a line."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`; "" if it has no
+    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`. "" if it has no
     name.
     """
     if isinstance(call.func, ast.Attribute):
@@ -154,13 +154,13 @@ def operand(node: ast.expr) -> str:
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls that span a line, of functions whose name ends with the given name."""
+    """Return the calls at a line of functions whose name ends with the given name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the deepest block that contains two lines: its depth, and the statement of the block at each line.
+    """Return the innermost block that contains two lines: its depth, and its statement at each line.
 
     Raises:
         NotCertain: the two lines are in different branches of one statement.
@@ -185,7 +185,7 @@ def names_of(scope: Scope) -> set[str]:
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns, except names that nested functions assign."""
+    """Return the names that a syntax node assigns. Names that nested functions assign are left out."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -198,8 +198,8 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and all nodes below it that run when the node runs. Bodies of nested functions and classes
-    are left out.
+    """Yield a syntax node and all nodes below it that run when it runs. Bodies of nested functions and classes are left
+    out.
     """
     yield node
     for child in ast.iter_child_nodes(node):
@@ -213,7 +213,6 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def arguments_of(scope: Scope) -> set[str]:
-    """Return the names of a function's arguments."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -238,7 +237,6 @@ def is_shared(scope: Scope, name: str) -> bool:
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
-    """Return whether a nested function has a local variable with the given name."""
     if isinstance(node, ast.Lambda):
         return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -291,7 +289,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return what statements that run in this order do first with the value of a variable."""
+    """Return the first thing that the statements, run in this order, do with the value of a variable."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -334,7 +332,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a variable name that a function or module does not use: the wanted name, with a number appended if
+    """Return a variable name that a function or module does not use. It is the wanted name, with a number appended if
     necessary.
     """
     taken = names_of(scope)

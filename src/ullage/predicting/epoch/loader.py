@@ -27,14 +27,16 @@ class Feed:
     """The batches that the script's sampler has not returned yet."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The position of each returned batch in the epoch's order; -1 if the batch is not part of the epoch."""
+    """The position of each returned batch in the epoch's order. -1 if the batch is not part of the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches that were returned before ullage chose the batches to run, in the order of the epoch."""
+    """The batches that were returned before ullage began to choose the batches to run. They are in the order of the
+    epoch.
+    """
     delivered: int = 0
     source: "Source | None" = None
-    """The `Source` object of this pass, if the training loop calls torch's data loader directly."""
+    """The `Source` object of this pass. None if the training loop does not call torch's data loader directly."""
     choose: Callable[[], Any] | None = None
-    """A function that returns the next batch to run; None to use the next batch of the script's sampler."""
+    """A function that returns the next batch to run. If None, the script's sampler returns the next batch."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -61,7 +63,7 @@ class Source:
 
 
 class LoaderListener(Protocol):
-    """The interface of an object that receives the events of data loaders."""
+    """The interface for objects that data loaders inform about their events."""
 
     def before_handing_out(self, feed: Feed) -> None:
         """Called before a batch is chosen."""
@@ -93,7 +95,7 @@ class _Sampler:
 
 
 class LoaderHooks:
-    """Installs hooks on data loaders with `install`, and removes the hooks with `remove`."""
+    """Hooks on data loaders. `install` installs them and `remove` removes them."""
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener

@@ -16,8 +16,8 @@ _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
 _LEADS_ON = "; its last output was:"
-"""The end of the first line of an error if a program exited with an error. The output of the program follows on the
-next lines.
+"""The end of the first line of an error if a program exited with an error. The output of the program is on the next
+lines.
 """
 _FRAME = " │┃║|"
 _TRAFFIC = (
@@ -201,8 +201,8 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
 
 
 def _line_of(error: str) -> str:
-    """Return an error's first line. If the first line only introduces the output of a program, return the last line of
-    this output that contains an error, without the box drawn around it.
+    """Return the first line of an error. If this line only introduces a program's output, return the last output line
+    that contains an error, without the box around it.
     """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
@@ -238,8 +238,8 @@ def _ranks(found: LayoutFit) -> str:
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield a note on the layouts of which all context-parallel ranks were run, because these ranks differ in memory
-    use.
+    """Yield a note on layouts whose context-parallel ranks differ in memory use. All context-parallel ranks of these
+    layouts were run.
     """
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
@@ -253,7 +253,9 @@ def _contexts(found: LayoutFit) -> Iterator[str]:
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return the plot of the memory use of each layout, for its rank that uses the most memory, in ascending order."""
+    """Return a plot of the memory use of each layout in ascending order. It shows the rank that uses the most
+    memory.
+    """
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),
         key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),

@@ -1,6 +1,4 @@
-"""Search over parallel layouts: each rank of a layout is run alone. Many layouts are in progress at a time, on any work
-engine.
-"""
+"""Search over parallel layouts. Each rank of a layout is run alone. Many layouts are in progress at a time."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,8 +37,8 @@ from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2
-"""The number of layouts that are in progress for each run that an engine performs in parallel. A layout waits for its
-own runs in between.
+"""The number of layouts in progress, divided by the number of runs in parallel. It is above 1 because a layout waits
+for its own runs.
 """
 _MOST_THREADS: Final = 256
 
@@ -73,8 +71,8 @@ class LayoutQuestion:
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the number of items per step: over all ranks that process different items, and over all
-        micro-batches.
+        """Return the number of items per step. It counts all micro-batches, and all ranks that process different
+        items.
         """
         if value is None:
             return None
@@ -101,8 +99,8 @@ class LayoutsSearch:
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts of which some ranks were not run, and which are Pareto-optimal if these ranks need no more
-        memory than the others.
+        """Return the layouts that may be Pareto-optimal although some of their ranks were not run. They are
+        Pareto-optimal if those ranks need no more memory than the others.
         """
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
@@ -228,7 +226,7 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the script at the reported value, or at the next larger value if the script failed there."""
+    """Return the error of the script at the reported value. If there is none, return that at the next larger value."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -278,7 +276,9 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run the rank of the best layout that uses the most memory again, with the data for the diagrams of a report."""
+    """Run one rank of the best layout again, to collect data for the diagrams of a report. This is the rank that uses
+    the most memory.
+    """
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

@@ -1,4 +1,6 @@
-"""Parallel layouts: the number of GPUs along each axis of parallelism, and all layouts of a given number of GPUs."""
+"""Parallel layouts: the number of GPUs along each axis of parallelism. Functions list all layouts of a given number of
+GPUs.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +16,14 @@ MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
 _WITHIN: Final = ("dp", "dp_shard", "cp")
-"""The axes whose GPUs are divided into groups by an axis after the comma in the layout, such as expert parallelism."""
+"""The axes that may follow the comma in a layout, such as expert parallelism. They divide the GPUs of other axes into
+groups.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """The sizes of the parallel axes of a layout, in the order in which the user named the axes, and the values of the
+    """A layout: the sizes of its parallel axes in the order in which the user named them, and the values of the
     script's options.
     """
 
@@ -27,7 +31,7 @@ class CardLayout:
     choices: tuple[tuple[str, str], ...] = ()
 
     def size(self, axis: str) -> int:
-        """Return the size of a parallel axis; 1 if the layout does not have this axis."""
+        """Return the size of a parallel axis. 1 if the layout does not have this axis."""
         return dict(self.sizes).get(axis, 1)
 
     @property
@@ -49,13 +53,13 @@ class LayoutSpace:
     """
     cards: int
     most: Mapping[str, int]
-    """The largest allowed size of a parallel axis, if the user gave one."""
+    """Maps a parallel axis to its largest allowed size, if the user gave one."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The options of the script that vary, with the values to try for each layout."""
+    """The options of the script that vary. Each has the values to try for each layout."""
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Parse the text of layouts `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
+        """Parse a description of layouts: axes `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
         `--zero=1,2,3`.
 
         Raises:
@@ -119,7 +123,7 @@ def _choice(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Return all ordered factorizations of a number into factors of at most `most`."""
+    """Yield all ways to write a number as an ordered product. The factors are at most `most`."""
     if len(most) == 1:
         if number <= most[0]:
             yield (number,)

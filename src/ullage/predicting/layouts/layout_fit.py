@@ -15,9 +15,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict on a layout with context parallelism if the first rank along the sequence fits, and the other ranks along
-the sequence were not run.
-"""
+"""The verdict on a layout with context parallelism if only the first rank along the sequence was run, and fits."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -28,9 +26,9 @@ class RankRun:
 
     rank: int
     stands_for: str
-    """The ranks whose memory use this rank represents, such as "all ranks" or "first stage"."""
+    """The ranks that use as much memory as this rank, such as "all ranks" or "first stage"."""
     fits: bool
-    """Whether the rank fits with the margin left free, at the lower and the upper end of the predicted memory range."""
+    """Whether the rank fits and leaves the margin free. This must be so at both ends of the predicted memory range."""
     prediction: Prediction
 
 
@@ -44,19 +42,19 @@ class LayoutRow:
     "not run".
     """
     value: int | None = None
-    """The largest value of the option with which the layout fits, or the smallest value if no value fits. None without
-    an option.
+    """The largest value of the option with which the layout fits. If no value fits, the smallest value. None if no
+    option is varied.
     """
     next_value: int | None = None
-    """The smallest value of the option with which the layout does not fit; None if the highest value fits."""
+    """The smallest value of the option with which the layout does not fit. None if the highest value fits."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks of the layout that were run with that value of the option. If the first rank did not fit, the other
-    ranks were not run.
+    """The ranks of the layout that were run with that value of the option. If the first rank did not fit, no other
+    ranks were run.
     """
     error: str = ""
     """The error with which the script failed in this layout, or the reason why the layout was not run."""
     items: int | None = None
-    """The number of items per training step, over all ranks; None if no option is varied."""
+    """The number of items per training step, over all ranks. None if no option is varied."""
     runs: int = 0
     """The number of runs for this layout."""
 
@@ -69,7 +67,7 @@ class LayoutRow:
 
     @property
     def free_bytes(self) -> int | None:
-        """The bytes that stay free on the GPU of the rank that uses the most memory; None if the run of that rank did
+        """The bytes that stay free on the GPU of the rank that uses the most memory. None if the run of that rank did
         not finish.
         """
         fullest = self.fullest
@@ -85,14 +83,14 @@ class LayoutRow:
 
     @property
     def recomputed_share(self) -> float | None:
-        """An estimate of the share of the forward pass that activation checkpointing recomputes in the backward
-        pass.
+        """An estimate of how much of the forward pass activation checkpointing recomputes in the backward pass, as a
+        share.
         """
         shares = [run.prediction.recomputed_share for run in self.ranks]
         return max((share for share in shares if share is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of one layout as plain data for `json.dumps`."""
+        """Return the result of one layout as plain data for `json.dumps`."""
         fullest = self.fullest
         return {
             "layout": dict(self.layout.sizes),
@@ -138,30 +136,30 @@ class LayoutFit(Answer):
     layout: str
     """The parallel axes of the layouts, as the user gave them."""
     option: str | None
-    """The option whose largest value was searched for; None if no option was varied."""
+    """The option whose largest value was searched for. None if no option was varied."""
     item_tokens: int | None
-    """The number of tokens per item, if the user specified it."""
+    """The number of tokens per item. None if the user did not give it."""
     total_memory_bytes: int
     margin_bytes: int
     rows: tuple[LayoutRow, ...]
     """All layouts, the best first."""
     frontier: tuple[int, ...]
-    """The indices of the rows that are Pareto-optimal by items per step, free memory and bytes sent."""
+    """The indices of the Pareto-optimal rows. They are compared by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the work engine that performed the runs."""
+    """The name of the work engine, which performed the runs on one machine or on several."""
     run_count: int
     """The number of runs that were performed."""
     known_count: int
-    """The number of results that the search reused from earlier searches."""
+    """The number of results that come from earlier searches."""
     is_whole: bool
-    """Whether the search over layouts finished; False if it was interrupted."""
+    """Whether the search over layouts finished. False if it was interrupted."""
     notes: tuple[str, ...]
     seconds: float
 
     @property
     def best(self) -> LayoutRow | None:
-        """The layout that fits with the most items per step. If several layouts do, it is the layout that sends the
-        fewest bytes.
+        """The layout that fits with the most items per step. Of several such layouts, the one that sends the fewest
+        bytes.
         """
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
 
@@ -177,7 +175,7 @@ class LayoutFit(Answer):
         return ExitCode.UNKNOWN if is_unknown else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the result as plain data for `json.dumps`. The first key is the schema version."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -201,9 +199,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Return the rows of layouts in order: layouts that fit, by items per step, bytes sent and free memory, then the
-    other layouts.
-    """
+    """Sort the rows of layouts. Layouts that fit come first, sorted by items per step, bytes sent and free memory."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
@@ -213,7 +209,7 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
 
 
 def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
-    """Return the indices of the Pareto-optimal rows of layouts, among the rows with the given verdicts."""
+    """Return the indices of the Pareto-optimal rows. Only rows with the given verdicts are compared."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)

@@ -20,7 +20,7 @@ RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search for the largest value of the option that fits with one layout. The method `run` performs the
+    """The search for the largest value of the option with which one layout fits. The method `run` performs the
     search.
     """
 
@@ -31,9 +31,9 @@ class LayoutSearch:
     start: Sequence[int] = ()
     """Values of the option near the expected result, which are run first."""
     best: int | None = None
-    """The largest value of the option that fits; None if no value fits; 0 if no option is varied."""
+    """The largest value of the option that fits. None if no value fits. 0 if no option is varied."""
     next: int | None = None
-    """The smallest value of the option that does not fit; None if every value in the range fits."""
+    """The smallest value of the option that does not fit. None if every value in the range fits."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
@@ -50,8 +50,8 @@ class LayoutSearch:
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
     def _values(self, values: Sequence[int], run: RunTrials) -> Mapping[int, ProbedNeed]:
-        """Run values of the option: for each value, first the rank that needs the most memory, then the other ranks if
-        that rank fits.
+        """Run values of the option. For each value, first run the rank that needs the most memory. If it fits, run the
+        other ranks.
         """
         leading = self.ranks[0] if self._leading is None else self._leading
         others = [rank for rank in self.ranks if rank != leading]
@@ -65,8 +65,8 @@ class LayoutSearch:
         return {value: self._need_of(value) for value in values}
 
     def _need_of(self, value: int) -> ProbedNeed:
-        """Return the memory need of a value of the option: that of the rank that needs the most, if all ranks were
-        run.
+        """Return the memory need for a value of the option. If all ranks were run, it is that of the rank that needs
+        the most.
         """
         found = [self.needs[value, rank] for rank in self.ranks if (value, rank) in self.needs]
         sizes = [need.high_bytes for need in found]

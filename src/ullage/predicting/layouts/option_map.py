@@ -1,4 +1,4 @@
-"""Convert a parallel layout to the options of the user's script, or to environment variables.
+"""Convert a parallel layout to options of the user's script, or to environment variables.
 
 The built-in option maps use the option names of the programs and versions listed in this file.
 """
@@ -15,17 +15,19 @@ PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
 """The parallel axes whose ranks differ in memory use: the stages of a pipeline, and the parts of a split sequence."""
 VARIABLE: Final = "env:"
-"""The prefix for a layout axis that is passed as an environment variable, not as an option."""
+"""The prefix that marks the name of an environment variable, in contrast to an option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMap:
-    """A map from each parallel axis to the script option that sets its size, and the order in which the program numbers
+    """Maps each parallel axis to the script option that sets its size. Also has the order in which the program numbers
     its ranks.
     """
 
     targets: Mapping[str, str]
-    """The script option, or `env:NAME` for an environment variable, that sets the size of each parallel axis."""
+    """Maps each parallel axis to the script option that sets its size. The text `env:NAME` stands for an environment
+    variable.
+    """
     implied: frozenset[str] = frozenset({"dp"})
     """The parallel axes whose size the program computes from the number of ranks and the sizes of the other axes."""
     fixed: tuple[tuple[str, str], ...] = ()
@@ -148,7 +150,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
 def put(
     option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the script's arguments, and the environment variables, that make the script use a parallel layout."""
+    """Return the script's arguments and the environment variables that make the script use a parallel layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}
     for target, value in (*option_map.fixed, *settings, *layout.choices):

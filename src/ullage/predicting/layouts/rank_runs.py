@@ -1,5 +1,5 @@
-"""Predictions for single ranks: read from the result store if it has them, otherwise computed by an engine and
-stored.
+"""Predictions for single ranks. If the result store has a prediction, it is read from there. Otherwise it is computed
+and stored.
 """
 
 import threading
@@ -29,14 +29,14 @@ class RankRuns:
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that the work engine has performed."""
+    """The number of runs that were performed."""
     known_count: int = 0
     """The number of run results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Submit a run request, and return a future of its result."""
+        """Submit a run request, and return a future for its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:

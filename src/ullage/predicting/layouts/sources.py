@@ -22,7 +22,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that affects the run of a command, by the absolute path of the file.
+    """Return the content of each file that affects the run of a command. The keys are absolute paths.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.

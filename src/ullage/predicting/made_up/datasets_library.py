@@ -13,7 +13,7 @@ _SPLITS: Final = ("train", "validation", "test")
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Install the hooks that generate rows, when the script imports the library `datasets`."""
+    """When the script imports the library `datasets`, install the hooks that generate rows."""
     maker = _MadeUpDatasets(repositories, data)
 
     def watch(module: Any) -> None:
@@ -72,7 +72,7 @@ class _MadeUpDatasets:
         return _any_split(kind)(dict.fromkeys(_SPLITS, one))
 
     def _pictures(self) -> Any:
-        """Return generated rows with images and labels. One image is encoded once, and all rows have this image."""
+        """Return generated rows with images and labels. All rows have the same image, which is encoded once."""
         import datasets
 
         from ullage.predicting.made_up.pictures import encoded
@@ -91,7 +91,7 @@ class _MadeUpDatasets:
 
 
 def _any_split(kind: Any) -> Any:
-    """Return a subclass of a class of the datasets library that has a split of any name."""
+    """Return a subclass of a class of the datasets library. It has a split under every name."""
 
     class AnySplit(kind):  # type: ignore[misc]  # of a library that is imported when the script does
         def __missing__(self, name: str) -> Any:

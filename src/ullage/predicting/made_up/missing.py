@@ -1,4 +1,4 @@
-"""Determine from an error which file, model or data set is missing, if any. This module imports no additional
+"""Find out from an error which file, model or data set is missing, if any. This module imports no additional
 libraries.
 """
 
@@ -25,20 +25,20 @@ def is_not_there(error: BaseException) -> bool:
 
 
 def is_gated(error: BaseException) -> bool:
-    """Return whether an error is about a gated repository, which needs the permission of its owner (huggingface_hub
-    0.36).
-    """
+    """Return whether an error is about a repository that needs the permission of its owner (huggingface_hub 0.36)."""
     return any(kind.__name__ == "GatedRepoError" for each in _chain(error) for kind in type(each).__mro__)
 
 
 def _gate(path: str) -> str:
-    """Return the instructions for access to a gated repository, from its path on the Hugging Face hub."""
+    """Return a text that says how to get access to a repository that needs permission. The name of the repository comes
+    from its path on the Hugging Face hub.
+    """
     where = quoted(f"https://huggingface.co/{path}")
     return f"gated: request access at {where}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def hint_of(error: BaseException) -> str:
-    """Return the hint to show with an error that ended a script; "" if no hint applies. If a file, model or data set is
+    """Return the hint to show with an error that ended a script. "" if no hint applies. If a file, model or data set is
     missing, the hint names the option that generates it.
     """
     for each in _chain(error):
@@ -59,7 +59,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _text(error: BaseException) -> str:
-    """Return the hint for the model or data set that the stack frames of an error were loading."""
+    """Return the hint for a model or data set. The stack frames of the error show which one the script was loading."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__", ""))
         if text := _text_of_call(module, frame.f_code.co_name, frame.f_locals, error):

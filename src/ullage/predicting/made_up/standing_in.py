@@ -1,4 +1,6 @@
-"""Replace functions of libraries by wrappers that may generate what the original function does not find."""
+"""Replace functions of libraries by wrappers. If the original function does not find an object, the wrapper may
+generate it.
+"""
 
 import functools
 from collections.abc import Callable
@@ -21,16 +23,17 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
 
 
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
-    """Make calls of a module's function or method ("Model.load") go to `instead`, as soon as the module is imported."""
+    """Redirect the calls of a module's function or method, such as "Model.load", to `instead`. This begins when the
+    module is imported.
+    """
     *owners, name = path.split(".")
     when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Replace a function, method or class method, so that each call becomes `instead(original, *arguments,
-    **keywords)`.
+    """Replace a function, method or class method. Each call then becomes `instead(original, *arguments, **keywords)`.
 
-    The name of the object to load, such as a model's name, is then always a positional argument.
+    `arguments` always contains the name of the object to load, even if the caller passes it as a keyword.
     """
     found = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     is_class_method = isinstance(found, classmethod)

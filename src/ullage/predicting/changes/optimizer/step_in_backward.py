@@ -1,5 +1,5 @@
-"""One optimizer for each parameter, which steps as soon as the parameter's gradient is computed, so that two gradients
-never exist at once.
+"""Step each parameter as soon as its gradient is computed, with one optimizer per parameter. Only one gradient then
+exists at a time.
 """
 
 import ast
