@@ -110,7 +110,7 @@ class Recipe:
     environment: str = ""
     """A shell line that applies the change, such as "export NAME=value"."""
     why_not: str = ""
-    """Why the change has no edits: one sentence without a full stop."""
+    """A short text that shows the user how to make the change: lines of Python code, or a shell line."""
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":

@@ -1,4 +1,4 @@
-"""Find the blocks that enclose a statement, and whether code after the statement may read the value of a variable."""
+"""Find the blocks that enclose a statement. Also find out whether code after the statement may read a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class Fate(Enum):
     LOST = "lost"
     """The statements do not read the value: they assign or delete the variable, or leave the function."""
     OPEN = "open"
-    """The statements do not use the variable, or they assign it a new value on some paths only."""
+    """The statements do not use the variable, or they assign it on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def parse(source: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, function: str) -> Scope:
-    """Return the function with a qualified name. The name "<module>" gives the module.
+    """Return the function with a qualified name. For the name "<module>", return the module.
 
     Raises:
         NotCertain: the file does not contain exactly one function with this name.
@@ -80,7 +80,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that enclose a line, from the top level of the function to the innermost block.
+    """Return the statements that enclose a line, the outermost first.
 
     Raises:
         NotCertain: no statement of the function itself contains the line.
@@ -154,13 +154,14 @@ def operand(node: ast.expr) -> str:
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls at a line of functions whose name ends with the given name."""
+    """Return the calls at a line. The name of the called function must end with the given name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the innermost block that contains two lines: its depth, and its statement at each line.
+    """Return the depth of the innermost block that contains two lines. Also return the statement of this block at each
+    line.
 
     Raises:
         NotCertain: the two lines are in different branches of one statement.
@@ -185,7 +186,7 @@ def names_of(scope: Scope) -> set[str]:
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns. Names that nested functions assign are left out."""
+    """Return the names that a syntax node assigns, without those that nested functions assign."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -198,9 +199,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and all nodes below it that run when it runs. Bodies of nested functions and classes are left
-    out.
-    """
+    """Yield a syntax node and the nodes below it, without the bodies of nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -221,9 +220,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether code outside the function's own statements may read a variable: a nested function, `global`, or
-    `locals()`.
-    """
+    """Return whether a nested function, `global` or `locals()` may read a variable of the function."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -289,7 +286,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return the first thing that the statements, run in this order, do with the value of a variable."""
+    """Return the first thing that the statements do with the value of a variable."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -332,9 +329,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a variable name that a function or module does not use. It is the wanted name, with a number appended if
-    necessary.
-    """
+    """Return a variable name that is not in use. It is the wanted name, with a number appended if necessary."""
     taken = names_of(scope)
     number = 2
     name = wanted

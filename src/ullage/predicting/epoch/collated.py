@@ -24,14 +24,12 @@ class BatchFigures:
 
     items: Ints
     largest: Ints
-    """The maximum of each dimension over the items of a batch. There is one row per batch and one column per
-    dimension.
-    """
+    """The maximum of each dimension over the items of a batch. Rows are batches and columns are dimensions."""
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the sizes of the items in batches whose items are all known. None if the items differ in more than
+        """Return the sizes of the items in each batch. None if an item is unknown, or if the items differ in more than
         sizes.
         """
         if not batches or layout_of(forms.table) is None:
@@ -89,16 +87,14 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """Predicts the shapes of collated batches from the sizes of their items. There is one formula for each
-    dimension.
-    """
+    """Predicts the shapes of collated batches from the sizes of their items. Each dimension has its own formula."""
 
     layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Find the formulas that compute the shapes of the given batches. None if a dimension matches no formula."""
+        """Find the formulas that compute the shapes of the given batches. None if no formula matches a dimension."""
         layout = layout_of(forms)
         if layout is None:
             return None
@@ -114,7 +110,7 @@ class Collated:
         return cls(layout=layout, formulas=tuple(chosen))
 
     def foretell(self, figures: BatchFigures) -> Ints:
-        """Return the predicted sizes of all dimensions. There is one row per batch."""
+        """Return the predicted sizes of all dimensions, one row per batch."""
         if not self.formulas:
             return np.zeros((len(figures.items), 0), np.int64)
         return np.stack([formula(figures) for formula in self.formulas], axis=1)

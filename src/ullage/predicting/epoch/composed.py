@@ -28,9 +28,9 @@ class EpochLevels:
     start_allocated_bytes: Ints
     """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of frees of unknown blocks. If there are any, the allocated and reserved bytes may be wrong."""
+    """The number of frees whose block is unknown. If it is not 0, the allocated and reserved bytes may be wrong."""
     ran_out_at: int | None = None
-    """The step in which memory runs out. It is the last replayed step. None if memory does not run out."""
+    """The step in which memory runs out. The replay ends with it. None if memory does not run out."""
     is_whole: bool
     """Whether all steps of the epoch were replayed before the deadline."""
     ties: int = 0
@@ -49,20 +49,20 @@ def _program(op: Ints, key: Ints, size: Ints, stream: Ints, start: tuple[StartSe
 
 @dataclass(slots=True, kw_only=True)
 class Composer:
-    """Joins the memory requests of all steps of an epoch, and replays them in the model of PyTorch's allocator."""
+    """Joins the memory requests of all steps of an epoch, and replays them in a simulation of PyTorch's allocator."""
 
     settings: Settings
     device: ReplayDevice
     piece_operations: int = PIECE_OPERATIONS
     _next: int = 0
-    """The number of the next memory block to be allocated. Numbers count over the whole epoch."""
+    """The number of the next memory block to be allocated. Blocks are numbered over the whole epoch."""
     _survivors: list[Ints] = field(default_factory=list)
     _lost: int = 0
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The numbers of the memory blocks that are alive at the beginning of a piece of the epoch, in ascending order.
-    Numbers count over the whole epoch.
+    """The memory blocks that are alive at the beginning of a piece of the epoch. Blocks are numbered over the whole
+    epoch.
     """
     _first: int = 0
     _there: int = 0
@@ -125,9 +125,7 @@ class Composer:
         )
 
     def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
-        """Yield the epoch in pieces. A piece has its memory requests, the index of each step's first request, and the
-        index at which its last step ends.
-        """
+        """Yield the epoch in pieces. A piece has memory requests, and the indices at which its steps begin and end."""
         rows, offsets, length = [before], [], len(before)
         for step in steps:
             offsets.append(length)
@@ -140,7 +138,7 @@ class Composer:
             yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
     def _requests(self, step: Template) -> RequestRows:
-        """Return the memory requests of a step. Their block numbers count over the whole epoch."""
+        """Return the memory requests of a step. Blocks are numbered over the whole epoch."""
         key = step.key + self._next
         op = step.op
         if len(step.age):
@@ -155,7 +153,7 @@ class Composer:
         return RequestRows(op, key, step.size, step.stream)
 
     def _carried(self, step: Template) -> Ints:
-        """Return the numbers of the blocks of earlier steps that a step frees. -1 means that a block does not exist."""
+        """Return the blocks of earlier steps that a step frees. -1 stands for a block that does not exist."""
         keys = np.full(len(step.age), -1, np.int64)
         number = len(self._survivors)
         for age in np.unique(step.age).tolist():
@@ -170,9 +168,7 @@ class Composer:
         return keys
 
     def _run(self, rows: RequestRows) -> Replay:
-        """Replay a piece of the epoch. Its memory blocks get new numbers. The first numbers are for the blocks that are
-        alive at its start.
-        """
+        """Replay a piece of the epoch. Number its memory blocks from 0, beginning with those that are alive at its start."""
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
         key = rows.key - first + there
@@ -202,7 +198,9 @@ class Composer:
         return done
 
     def _carry(self, blocks: BlockColumns) -> None:
-        """Store the blocks and segments at the end of a piece of the epoch. The next piece starts with them."""
+        """Store the blocks and segments that exist at the end of a piece of the epoch. The next piece starts with
+        them.
+        """
         key = blocks.key
         number = np.where(key >= self._there, key - self._there + self._first, -1)
         old = (key >= 0) & (key < self._there)

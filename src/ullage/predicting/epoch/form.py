@@ -1,4 +1,4 @@
-"""The shapes of everything in an item or a batch. This package calls them a form. Values are not read."""
+"""Forms: the shapes of everything in an item or a batch, without the values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,9 +11,9 @@ import numpy as np
 from ullage.predicting.epoch.requests import Ints
 
 Form = tuple[tuple[str, tuple[int, ...]], ...]
-"""The name and the shape of each tensor, array or list of numbers in an item or a batch, in order."""
+"""The name and the shape of each tensor, array or list of numbers in an item or a batch."""
 Layout = tuple[tuple[str, int], ...]
-"""The name and the number of dimensions of each tensor, array or list of numbers in an item or a batch, in order."""
+"""The name and the number of dimensions of each tensor, array or list of numbers in an item or a batch."""
 _DEPTH: Final = 5
 _LEAVES: Final = 2048
 
@@ -49,15 +49,15 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the names and numbers of dimensions that all given items or batches have. None if they differ in more than
-    sizes.
+    """Return the names and numbers of dimensions that all items or batches have in common. None if they differ in more
+    than sizes.
     """
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 
 
 def dims_of(forms: Sequence[Form]) -> Ints:
-    """Return the sizes of all dimensions of items or batches. There is one row for each item or batch."""
+    """Return the sizes of all dimensions, one row per item or batch."""
     return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)
 
 
@@ -67,15 +67,15 @@ def elements(form: Form) -> int:
 
 
 def longest(form: Form) -> int:
-    """Return the largest size of any dimension except the first dimensions. If all tensors have one dimension, return
-    the largest size of these.
+    """Return the largest size of any dimension other than a tensor's first dimension. If all tensors have one
+    dimension, return the largest of these.
     """
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)
 
 
 def text_of(form: Form) -> str:
-    """Return the shapes in an item or a batch as text for reports. The text has the first tensors only."""
+    """Return the shapes of the first tensors in an item or a batch, as text for reports."""
     shown = [f"{name or 'tensor'} {' x '.join(map(str, shape))}" for name, shape in form if shape]
     more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
     return ", ".join(shown[:3]) + more

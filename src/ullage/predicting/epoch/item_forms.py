@@ -1,5 +1,5 @@
-"""Find the shapes of every item of a data set from the cheapest source. Sources are a column, lengths that the data set
-knows, and the items.
+"""Find the shapes of every item of a data set in the cheapest way: from a column, from lengths that the data set knows,
+or from the items.
 """
 
 import sys
@@ -17,8 +17,8 @@ _SAMPLE: Final = 48
 """The number of items that are fetched to check the lengths that a data set states for its items."""
 _AT_ONCE: Final = 512
 _ALIKE: Final = 2048
-"""The number of items that must have equal shapes before all other items are assumed to have these shapes. This applies
-if fetching all items takes too long. An example is images of one size.
+"""The number of items that must have equal shapes. All other items are then assumed to have these shapes, if fetching
+all items takes too long.
 """
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
@@ -29,10 +29,10 @@ class ItemForms:
     """The shapes of each item of a data set. Each item has an index into a table of distinct shapes."""
 
     numbers: Ints
-    """The index of each item's shapes in the table. -1 if unknown."""
+    """The index of each item's shapes in the table of distinct shapes. -1 if unknown."""
     table: list[Form]
     how: str
-    """A text for reports that says how the shapes of the items are known."""
+    """A text for reports that says how ullage found the shapes."""
     assumed: int = 0
     """The number of items that were not fetched. They are assumed to have the shapes of the fetched items."""
 
@@ -60,8 +60,8 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Find the shapes of all items from lengths that the data set knows. None if the sample items that are fetched have
-    other lengths.
+    """Return the shapes of all items, from lengths that the data set knows. None if fetched sample items have other
+    lengths.
     """
     if count < 2 * _SAMPLE:
         return None

@@ -33,7 +33,7 @@ class Ledger:
         self.alive = bytearray()
         """One byte per memory block: 1 if the block is alive."""
         self.late_frees = 0
-        """The number of memory blocks that were freed late because another stream used them."""
+        """The number of memory blocks that were freed late because another CUDA stream used them."""
         self.device = 0
         self.settings: Mapping[str, Any] = {}
 
@@ -93,7 +93,7 @@ class Ledger:
 
 
 class TakenHistory(Sequence[Mapping[str, Any]]):
-    """The allocator's history in the form of PyTorch's memory snapshots. An event is created when it is accessed."""
+    """The allocator's history in the form of PyTorch's memory snapshots. Each event is created on access."""
 
     def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
         self._pieces = list(pieces)

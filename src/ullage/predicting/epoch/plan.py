@@ -25,8 +25,8 @@ _PROBES: Final = 6
 
 
 def _spread(count: int) -> Ints:
-    """Return the numbers below `count` in an order that spreads over the whole range. If the time limit ends the runs
-    early, each number that was not reached has a close neighbour that was reached.
+    """Return the numbers below `count` in an order that covers the whole range at any time. The runs may end early.
+    Each missing number then has a close neighbour that was run.
     """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
@@ -37,7 +37,7 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """Maps the ID of batch shapes to the number of runs that these shapes still need."""
+    """Maps the ID of batch shapes to the number of runs that are still needed for them."""
 
     __slots__ = ()
     _open: dict[int, int]
@@ -61,16 +61,16 @@ class OpenRuns:
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """The training loop's iterations that still have to be run in an epoch. Those with the largest tensors come
-    first.
-    """
+    """The iterations of the training loop that still have to be run. Those with the largest tensors come first."""
 
     keys: Ints
-    """The ID of the batch shapes of each iteration in the epoch, in order. -1 if unknown. Equal IDs mean equal memory
+    """The ID of each iteration's batch shapes, in the order of the epoch. -1 if unknown. Equal IDs mean equal memory
     requests.
     """
     phases: Ints
-    """Maps the ID of batch shapes to the position in the gradient accumulation cycle at which they may run."""
+    """Maps the ID of batch shapes to their position in the gradient accumulation cycle. They may run only at this
+    position.
+    """
     weight: Ints
     """Maps the ID of batch shapes to the number of elements of their largest tensor."""
     span: Ints
@@ -80,12 +80,10 @@ class Plan(OpenRuns):
     _sample: list[int] = field(default_factory=list)
     """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """Maps the ID of batch shapes to the number of runs that they still need."""
+    """Maps the ID of batch shapes to the number of runs that are still needed for them."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose the iterations to run. The script has already run the given number of iterations in its own
-        order.
-        """
+        """Begin to choose which iterations to run. The script has already run the first `done` iterations."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -102,9 +100,7 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the iteration to run next. If no more runs are needed, return the iteration with the smallest
-        tensors.
-        """
+        """Return the iteration to run next. If no runs are needed, return the iteration with the smallest tensors."""
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
@@ -113,28 +109,28 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Require one more run of these batch shapes, because the memory requests of their last two runs differ."""
+        """Require one more run of these batch shapes. Their last two runs made different memory requests."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
 
 class PlanInOrder(OpenRuns):
-    """The training loop's iterations that still have to be run in an epoch, in order. The order matters if
-    torch.compile compiles graphs.
+    """The iterations of the training loop that still have to be run, in the order of the epoch. The order matters for
+    torch.compile.
     """
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The ID of the batch shapes of each iteration in the epoch, in order. -1 if unknown. After a graph is
-        compiled, the same shapes have a new ID.
+        """The ID of each iteration's batch shapes, in the order of the epoch. -1 if unknown. The IDs change after
+        torch.compile compiles a graph.
         """
         self.phases, self.weight, self.span = phases, weight, span
         """Three values for each ID of batch shapes: the position in the gradient accumulation cycle, the elements of
         the largest tensor, and the longest dimension.
         """
         self.is_hurried = False
-        """Whether iterations with the largest tensors are run first from now on. This happens if the time limit is too
-        short for all iterations.
+        """Whether iterations with the largest tensors are run first from now on, because the time limit is too short
+        for all.
         """
         self._kinds = len(weight)
         self.period = 1
@@ -143,20 +139,18 @@ class PlanInOrder(OpenRuns):
         self._made_at = -1
         """The last iteration in the epoch in which torch.compile compiled a graph."""
         self._open: dict[int, int] = {}
-        """Maps the ID of batch shapes to the number of runs that they still need."""
+        """Maps the ID of batch shapes to the number of runs that are still needed for them."""
         self._unseen: set[int] = set()
-        """The IDs of batch shapes that have not been run yet."""
+        """The IDs of the batch shapes that have not been run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose the iterations to run. The script has already run the given number of iterations in its own
-        order.
-        """
+        """Begin to choose which iterations to run. The script has already run the first `done` iterations."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
 
     def _want(self) -> None:
-        """Require runs of all batch shapes that occur in the epoch after the last compiled graph."""
+        """Require runs of all batch shapes that occur after the last compiled graph."""
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
@@ -182,8 +176,8 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the iteration to run next. A gradient accumulation cycle that has begun is completed first. Otherwise,
-        choose a cycle with an iteration that still has to be run.
+        """Return the iteration to run next. Complete a gradient accumulation cycle that has begun. Otherwise begin a
+        cycle with an iteration that has to be run.
         """
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
@@ -193,7 +187,7 @@ class PlanInOrder(OpenRuns):
         return self._at
 
     def _next(self) -> int:
-        """Return the next iteration that still has to be run. After the end of the epoch, search from its beginning."""
+        """Return the next iteration that has to be run. After the end of the epoch, search from its beginning."""
         wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
@@ -214,6 +208,6 @@ class PlanInOrder(OpenRuns):
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Require one more run of these batch shapes, because the memory requests of their last two runs differ."""
+        """Require one more run of these batch shapes. Their last two runs made different memory requests."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

@@ -1,5 +1,5 @@
-"""Memory requests to PyTorch's allocator, as columns with numbered blocks, and templates of them. Steps with equal
-requests have equal templates.
+"""Memory requests to PyTorch's allocator as columns, and templates of them. Steps with equal requests have equal
+templates.
 """
 
 from bisect import bisect_right
@@ -58,23 +58,23 @@ class Template:
 
     op: Ints
     key: Ints
-    """The memory block of each request. For a block that this step allocates, this is its number in the step. For other
-    blocks, it is an index into `age` and `place`.
+    """The memory block of each request. A block that this step allocates has its number in the step. Another block has
+    an index into `age` and `place`.
     """
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The age of each block of an earlier step: the number of steps since it was allocated. 0 if the block existed
-    before the first step.
+    """The number of steps since each block of an earlier step was allocated. 0 if the block existed before the first
+    step.
     """
     place: Ints
-    """The index of each earlier step's block among the blocks that outlived that step. For a block from before the
-    first step, its number.
+    """The index of each earlier step's block among the blocks that outlived that step. A block from before the first
+    step has its number.
     """
     births: int
     survivors: Ints
-    """The numbers of the blocks that the step allocates and that outlive the step."""
+    """The blocks that the step allocates and that outlive the step."""
 
     def is_like(self, other: "Template") -> bool:
         """Return whether two steps make the same memory requests."""
@@ -85,15 +85,15 @@ class Template:
 
 
 class TemplateMaker:
-    """Creates a template of the memory requests of each step of a run. The steps come in order."""
+    """Creates a template of the memory requests of each step, one step after the other."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         self._alive = alive
         """One byte per memory block that the run has allocated so far: 1 if the block is alive."""
         self._firsts = [first_block]
-        """The number of the first memory block of each step so far, and of the next step."""
+        """The number of the first memory block of each step, including the next step."""
         self._survivors: list[Ints] = []
-        """The memory blocks that outlived each step. Their numbers count over the whole run."""
+        """The memory blocks that outlived each step. Blocks are numbered over the whole run."""
 
     def template(self, requests: RequestRows) -> Template:
         """Return the template of the next step."""
@@ -124,8 +124,8 @@ class TemplateMaker:
         )
 
     def _named(self, step: int, block: int) -> tuple[int, int]:
-        """Return how many steps ago a memory block was allocated, and its index among the blocks that outlived that
-        step.
+        """Return how many steps ago a memory block was allocated. Also return its index among the blocks that outlived
+        that step.
         """
         made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
         if made_in < 0:

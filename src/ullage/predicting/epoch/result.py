@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The ways to place memory segments at addresses. The reserved memory of the epoch is computed for each of them."""
+"""The ways to place memory segments at addresses. The epoch's reserved memory is computed for each way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,8 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """Return the memory requests of the iterations that ran with the same compiled graphs that the epoch has at
-        their position.
+        """Return the memory requests of iterations that were run with the compiled graphs that the epoch also has at
+        these iterations.
         """
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
@@ -160,8 +160,8 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the usual memory requests for each ID of batch shapes. If the first run had different requests, return
-        those too.
+        """Return the usual memory requests for each ID of batch shapes. Also return the requests of the first run, if
+        they differ.
         """
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
@@ -189,9 +189,7 @@ class _Foreseen:
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Find memory requests for the batch shapes that were not run. Use those of the next heavier shapes that
-        were run.
-        """
+        """For batch shapes that were not run, use the memory requests of the next heavier shapes that were run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -244,8 +242,8 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all ways to place segments at addresses. None if there is
-        not enough time.
+        """Return the lowest and highest reserved peak over all ways to place segments at addresses. None if the time is
+        too short.
         """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
@@ -339,7 +337,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the batch with the largest tensor in an iteration of the training loop."""
+        """Return the batch with the largest tensor in one iteration."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -397,6 +395,6 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """Divide the epoch into parts of equal length, and return the maximum memory of each part in bytes."""
+    """Return the maximum memory in each part of the epoch. All parts are equally long."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -21,9 +21,7 @@ from ullage.predicting.epoch.item_forms import ItemForms, item_forms
 from ullage.predicting.epoch.requests import Ints
 
 _LEARNED: Final = 24
-"""The number of batches from which the collate formulas are learned. As many other batches, and those with the largest
-tensors, serve to check the formulas.
-"""
+"""The number of batches from which the collate formulas are learned. Other batches serve to check the formulas."""
 _HEAVIEST: Final = 8
 
 
@@ -185,7 +183,7 @@ def _fetcher(loader: Any) -> Any:
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:
-    """Collate the batches that should have the largest tensors. Return whether they have the predicted shapes."""
+    """Collate the batches with the largest predicted tensors. Return whether they have the predicted shapes."""
     sizes = np.array([elements(form) for form in scan.forms], np.int64)
     heaviest = np.argsort(-sizes, kind="stable")[:_HEAVIEST]
     firsts = [int(np.flatnonzero(scan.shape == number)[0]) for number in heaviest.tolist()]

@@ -14,8 +14,8 @@ class WorstBatch:
     """The position of the batch in the epoch, as `enumerate(loader)` counts it."""
     items: int
     longest: int
-    """The largest dimension of the batch's tensors, apart from the number of items. It is the padded length, or the
-    image size in pixels.
+    """The largest dimension of the batch's tensors, apart from the number of items: the padded length, or the image
+    size in pixels.
     """
     shape: str
     """The shapes of its tensors, as text."""
@@ -23,20 +23,18 @@ class WorstBatch:
     """The number of batches in the epoch that have the same shapes as this batch."""
     peak_allocated_bytes: int
     was_run: bool
-    """Whether a batch of these shapes was run. If not, its memory requests are those of the next heavier batch that was
-    run.
-    """
+    """Whether a batch of these shapes was run. If not, the requests of the next heavier batch are used."""
     is_the_peak_of_the_run: bool = False
     """Whether the run had its peak in a step of these shapes. If so, `Prediction.lines` are the lines of this step."""
     items_that_fit: int | None = None
-    """An estimate of how many items of this length fit on the GPU. It assumes that memory is proportional to the number
-    of items. None if this batch fits.
+    """An estimate of how many items of this length fit on the GPU, if memory is proportional to the number of items.
+    None if this batch fits.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochUse:
-    """The memory use over one epoch in its real order, in bytes."""
+    """The memory use over one epoch, in bytes. The batches come in the order of the epoch."""
 
     batches: int
     """The number of batches of the epoch whose shapes were inspected."""
@@ -46,11 +44,11 @@ class EpochUse:
     steps_run: int
     """The number of steps that were run."""
     batches_replayed: int
-    """The number of batches that were not run because a step with the same shapes was run. The memory requests of that
-    step are replayed.
-    """
+    """The number of batches that were not run. For each of them, a step with the same shapes is replayed."""
     batches_stood_in: int
-    """The number of batches whose shapes were not run. The next heavier batch that was run is used in place of each."""
+    """The number of batches whose shapes were not run. For each of them, the next heavier batch that was run is
+    replayed.
+    """
     shapes_confirmed: int
     """The number of shapes whose steps made the same memory requests at least twice."""
     is_foreseen: bool
@@ -58,8 +56,8 @@ class EpochUse:
     are known.
     """
     is_exact: bool
-    """Whether the figures are exact. No heavier batch may be used in place of another. Steps of the same shapes must
-    make equal requests. A replay of the run must reserve as much as the run.
+    """Whether the figures are exact. If so, each batch is replayed with its own shapes, steps of the same shapes make
+    equal requests, and a replay of the run reserves as much as the run.
     """
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -79,13 +77,11 @@ class EpochUse:
     ties: int = 0
     """The number of times that the allocator chose between equally large free blocks by their addresses."""
     elsewhere_bytes: tuple[int, int] | None = None
-    """The lowest and highest reserved peak of the epoch in bytes, for several ways in which the driver may place
-    segments at addresses. None if unknown.
+    """The lowest and highest reserved peak of the epoch, in bytes. They depend on the addresses of the allocator's
+    segments. None if unknown.
     """
     allocated_bytes: list[int] = field(default_factory=list)
-    """The maximum allocated bytes in each part of the epoch. All parts are equally long. There are at most
-    `CURVE_POINTS` parts.
-    """
+    """The maximum allocated bytes in each part of the epoch. There are at most `CURVE_POINTS` equally long parts."""
     reserved_bytes: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Notes on everything that ullage could not inspect, run, or confirm in the epoch."""

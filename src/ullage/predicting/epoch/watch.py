@@ -27,8 +27,8 @@ _SHARE_OF_RUNNING: Final = 0.8
 epoch.
 """
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time limit after which batches with the largest tensors are run first. This is so even if the order
-of the epoch matters.
+"""The share of the time limit after which batches with the largest tensors are run first, even if the order of the
+epoch matters.
 """
 _MOST_BATCHES: Final = 20_000_000
 
@@ -79,14 +79,12 @@ class EpochWatch:
         """The number of iterations of the training loop per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """Maps the ID of batch shapes to the memory requests of their steps. The first steps of the run are left
-        out.
-        """
+        """Maps the ID of batch shapes to the memory requests of their steps. The first steps are left out."""
         self.in_own_order = 0
-        """The number of iterations at the beginning of the run that were run in the order of the epoch."""
+        """The number of iterations at the beginning of the run that are in the order of the epoch."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
-        """Two values: whether the data loader has no batch left, and whether the batches of the epoch were known in
+        """Two values: whether the data loader has no batch left, and whether the batches of the epoch are known in
         advance.
         """
         self.seconds = seconds
@@ -96,27 +94,27 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs that torch.compile might compile differently if the batches ran in the epoch's own
-        order.
+        """The number of graphs that torch.compile might compile differently if the batches ran in the order of the
+        epoch.
         """
         self.wider_bytes = 0
-        """The GPU memory that is added for steps that run out of order, in bytes."""
+        """The bytes that are added to the GPU's memory while steps run out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """The intervals between two calls of `next` on a data loader. Each has the loader, the number of the call, and
-        the memory requests.
+        """The intervals between two calls of `next` on a data loader. An interval has the loader, the number of the
+        call, and the memory requests.
         """
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self.lag = 0
-        """The number of batches that the script fetches before it uses the first batch."""
+        """The number of batches that the script fetches ahead, before it uses the first one."""
         self._pending: list[RequestRows] = []
         self._pending_start = self._rest = 0
         self._forms: list[Form] = []
         """The shapes of every batch that was fetched, in order."""
         self._stepped: list[int] = []
-        """The number of optimizer steps that had ended at the end of each iteration."""
+        """The number of optimizer steps so far, at the end of each iteration."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
@@ -152,7 +150,7 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Return whether the script should continue, although it has made the requested number of steps."""
+        """Return whether the script should continue after the requested number of steps."""
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
@@ -204,8 +202,8 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """End the run if the script begins another epoch. A script that counts its batches may leave its loop before
-        the loader is exhausted.
+        """End the run if the script begins another epoch. A script that counts batches may leave its loop before the
+        loader is exhausted.
         """
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
@@ -236,7 +234,7 @@ class EpochWatch:
         return requests
 
     def _cut(self, source: Source) -> None:
-        """End the interval since the last call of `next` on a data loader, and begin a new interval with this call."""
+        """End the interval since the last call of `next` on a data loader, and begin a new one."""
         began_by, call, pieces, start = self._open
         now = self._journal_length()
         pieces.append(self._take())
@@ -244,8 +242,8 @@ class EpochWatch:
         self._open = (source, source.calls, [], now)
 
     def _engage(self, source: Source, passes: int) -> None:
-        """Handle the first backward pass after a call of `next`. It shows that the training loop gets its batches from
-        this data loader.
+        """Handle the first backward pass after a call of `next`. It shows that this data loader feeds the training
+        loop.
         """
         assert source.feed is not None
         self._source, self.feed, self.began = source, source.feed, time.monotonic()
@@ -272,7 +270,7 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls of `next`. If an iteration has all its batches, store it."""
+        """Handle the end of an interval between two calls of `next`. Store an iteration when it has all its batches."""
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -300,7 +298,7 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """Compare the memory requests of a step with those of the last step that had the same batch shapes."""
+        """Compare the memory requests of a step with those of the last step with the same batch shapes."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
@@ -323,7 +321,7 @@ class EpochWatch:
 
     def _look_ahead(self) -> None:
         """Called before each batch is fetched. After the first steps, plan which iterations to run. End the run when
-        the plan is done or its time is over.
+        the plan or the time is exhausted.
         """
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
@@ -380,7 +378,7 @@ class EpochWatch:
             self.plan = None
 
     def _whole_order(self, feed: Feed) -> list[Any] | None:
-        """Return all batches that the script's sampler returns in this epoch, in order. None if they are unknown."""
+        """Return all batches of the script's sampler in this epoch, in order. None if they are unknown."""
         loader = feed.loader
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
@@ -419,7 +417,7 @@ class EpochWatch:
 
 
 def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
-    """Return a plan that chooses which iterations of the epoch to run, from the shapes of its batches."""
+    """Return a plan that chooses which iterations of the epoch to run."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
     phase = np.arange(units) % period

@@ -36,13 +36,13 @@ CHANGES: Final = (
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""A pattern for error messages about an unknown option, from argparse, click, absl, fire and transformers' parser."""
+"""A pattern for the messages of argparse, click, absl, fire and transformers' parser about an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run with one value of the option. `fits` is True if the margin stays free even at the upper end of the
-    predicted memory range.
+    """A run with one value of the option. `fits` is True if even the upper end of the predicted memory range leaves the
+    margin free.
     """
 
     value: int
@@ -52,24 +52,20 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value of an option with which the script fits, and the runs that prove that it is the largest."""
+    """The largest value of an option with which the script fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
     """The runs of the search, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
-    """The smallest value for which no run proves that the script fits. None if the search ended at the highest value,
-    or because the script failed.
-    """
+    """The smallest value that is not proved to fit. None if the highest value fits, or if the script failed."""
     failure: tuple[int, str] | None = None
-    """The smallest value with which the script failed for a reason other than memory, and the error."""
+    """The smallest value with which the script failed for another reason than memory, and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value with which the script fits after this change. None if this value
-    is not larger than without the change.
-    """
+    """A change that was tried, and the largest value that fits with it. None if the change allows no larger value."""
 
     change: Change
     setting: str
@@ -80,13 +76,13 @@ class TriedChange:
     applies: bool
     """Whether the change had an effect on the script's run."""
     probe: Probe | None
-    """The run with the change, at the smallest value with which the script does not fit without the change."""
+    """The run with the change at the smallest value that does not fit without it."""
     largest: Largest | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierRow:
-    """The largest value of the first option with which the script fits, for one value of the second option."""
+    """The largest value of the first option that fits, for one value of the second option."""
 
     value: int
     largest: Largest
@@ -107,7 +103,7 @@ class Fit(Answer):
     """The bytes that must stay free on the GPU even at the upper end of the predicted memory range."""
     axis: Axis
     largest: Largest
-    """The result for the first option. If there is a second option, it has its lowest value in this result."""
+    """The result for the first option. A second option has its lowest value in this result."""
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
@@ -117,9 +113,7 @@ class Fit(Answer):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage fit`. It is the code of "unknown" if it is uncertain whether the script fits with
-        the lowest value.
-        """
+        """The exit code of `ullage fit`. It is that of "unknown" if no run shows whether the lowest value fits."""
         if self.largest.best:
             return ExitCode.YES
         return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
@@ -242,7 +236,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change. Begin with the smallest value of the option with which the script did not fit."""
+        """Try every change. Begin with the smallest value of the option that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -270,16 +264,16 @@ class Fitter:
             yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that the script fits with its value. The verdict must be FITS. If runs of other
-        values made a step, this run must have made one too.
+        """Return whether a run proves that its value fits. The verdict must be FITS. The run must also complete a
+        training step, if runs of other values did.
         """
         has_trained = any(step.complete for step in prediction.steps)
         self._takes_steps = self._takes_steps or has_trained
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option for each value of the second option. The second option doubles
-        from its lowest value.
+        """Find the largest value of the first option for each value of the second option. The second option is doubled
+        each time.
         """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
@@ -299,7 +293,7 @@ class Fitter:
 
 
 def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
-    """Return the error of a script that failed at a smaller value than those that fit, with advice on what to do."""
+    """Return the error of a script that fails at the small values that were tried, with advice on what to do."""
     bare = axis.option.lstrip("-+")
     if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
         return f"{failure}\n(vary= needs an option of the script, and the script does not know {axis.option})"
@@ -324,8 +318,8 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Return whether the script fits and leaves the margin free. A run in which the script handles an out-of-memory
-    error does not count as fitting.
+    """Return whether the script fits and leaves the margin free. It does not fit if it catches an out-of-memory
+    error.
     """
     return (
         prediction.verdict is Verdict.FITS
@@ -335,7 +329,7 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return the memory need for a value of the option, from the result of its run. An error means that the script
+    """Return how much memory a value of the option needs, from the result of its run. An error means that the script
     failed.
     """
     if isinstance(found, UllageError):

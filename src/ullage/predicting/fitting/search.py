@@ -23,8 +23,8 @@ _FLAT_FACTOR: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ProbedNeed:
-    """The memory need for one value of an option, and whether the script fits with it. The need is an upper bound in
-    bytes, or None if memory ran out.
+    """The memory that one value of an option needs, and whether the value fits. The upper bound is in bytes. It is None
+    if memory ran out.
     """
 
     high_bytes: int | None
@@ -32,16 +32,14 @@ class ProbedNeed:
 
 
 Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
-"""A function that runs the script with each of several values of an option, in parallel if possible. It returns the
-memory need for each value.
+"""A function that runs the script with several values of an option, in parallel if possible. It returns how much memory
+each value needs.
 """
 
 
 @dataclass(slots=True)
 class FitSearch:
-    """The state of a search for the largest value of an option with which the script fits. The method `run` performs
-    the search.
-    """
+    """The state of a search for the largest value of an option that fits. The method `run` performs the search."""
 
     axis: Axis
     budget_bytes: int
@@ -50,18 +48,18 @@ class FitSearch:
     worst: int | None = None
     """The position of the smallest value that is known not to fit. None if none is known."""
     points: dict[int, int] = field(default_factory=dict)
-    """Maps each position that was run to the needed bytes. The search fits a line to them to predict the largest value
-    that fits.
+    """Maps each position that was run to the needed bytes. A line through these points predicts the largest value that
+    fits.
     """
     unbounded: bool = False
-    """Whether the user gave no highest value. If so, the search stops when a value 16 times as large does not need more
+    """Whether the user gave no highest value. The search then stops when a 16 times larger value does not need more
     memory.
     """
     _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
 
     def record(self, needs: Mapping[int, ProbedNeed]) -> None:
-        """Record the memory needs for values of the option that were run."""
+        """Record how much memory the values that were run need."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:
@@ -79,8 +77,8 @@ class FitSearch:
 
     @property
     def is_flat(self) -> bool:
-        """Whether much larger values of the option fit with the same memory. If so, memory does not depend on the
-        option.
+        """Whether much larger values of the option fit and need the same memory. If so, the memory does not depend on
+        the option.
         """
         if not self.unbounded or self.worst is not None:
             return False
@@ -90,7 +88,7 @@ class FitSearch:
         return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
     def run(self, probe: Probe, start: Sequence[int] = ()) -> None:
-        """Run values until the largest value that fits is known. Values near those of `start` are run first."""
+        """Run values until the largest value that fits is known. Begin with values near those of `start`."""
         if start:
             inside = {self.axis.value_at(max(0, self.axis.position_of(value))) for value in start}
             self.record(probe(sorted(inside)))
@@ -115,8 +113,8 @@ class FitSearch:
         return max(self.best + 1, self.axis.position_of(self.axis.value_at(max(0, self.best)) * factor))
 
     def _predicted_position(self) -> int | None:
-        """Return the last position that should fit. It lies on a line through two memory needs: that of the highest
-        position, and that of a position well below it.
+        """Predict the last position that fits. The prediction is a line through the bytes of the highest position and
+        of a much lower one.
         """
         if len(self.points) < 2:
             return None

@@ -16,9 +16,7 @@ _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
 _LEADS_ON = "; its last output was:"
-"""The end of the first line of an error if a program exited with an error. The output of the program is on the next
-lines.
-"""
+"""The end of an error's first line if a program exited with an error. The output of the program follows."""
 _FRAME = " │┃║|"
 _TRAFFIC = (
     "The column 'sends' is an estimate: the bytes that a rank sends in a step, counted from NCCL calls under the "
@@ -201,8 +199,8 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
 
 
 def _line_of(error: str) -> str:
-    """Return the first line of an error. If this line only introduces a program's output, return the last output line
-    that contains an error, without the box around it.
+    """Return the first line of an error. If the first line announces a program's output, return the last output line
+    with an error.
     """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
@@ -238,9 +236,7 @@ def _ranks(found: LayoutFit) -> str:
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield a note on layouts whose context-parallel ranks differ in memory use. All context-parallel ranks of these
-    layouts were run.
-    """
+    """Yield a note on context-parallel ranks, which differ in memory use. It says which of them were run."""
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
     partly = sum(row.verdict == PARTLY for row in found.rows)
@@ -253,8 +249,8 @@ def _contexts(found: LayoutFit) -> Iterator[str]:
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return a plot of the memory use of each layout in ascending order. It shows the rank that uses the most
-    memory.
+    """Return a plot of the memory use of each layout, in ascending order. Each layout is represented by the rank that
+    uses the most memory.
     """
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),

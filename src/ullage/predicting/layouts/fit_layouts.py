@@ -1,4 +1,4 @@
-"""Search over parallel layouts. Each rank of a layout is run alone. Many layouts are in progress at a time."""
+"""Search over parallel layouts. Each rank of a layout is run alone."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,15 +37,13 @@ from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2
-"""The number of layouts in progress, divided by the number of runs in parallel. It is above 1 because a layout waits
-for its own runs.
-"""
+"""The number of layouts in progress per parallel run. It is above 1, because a layout often waits for its own runs."""
 _MOST_THREADS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """The run request that is tried with every parallel layout, and the options that vary."""
+    """The run request that is tried with every parallel layout, and the options to vary."""
 
     request: Request
     space: LayoutSpace
@@ -71,9 +69,7 @@ class LayoutQuestion:
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the number of items per step. It counts all micro-batches, and all ranks that process different
-        items.
-        """
+        """Return the number of items per step, over all micro-batches and all ranks with different items."""
         if value is None:
             return None
         return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
@@ -99,9 +95,7 @@ class LayoutsSearch:
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts that may be Pareto-optimal although some of their ranks were not run. They are
-        Pareto-optimal if those ranks need no more memory than the others.
-        """
+        """Return the layouts that are Pareto-optimal as far as is known. Some of their ranks were not run."""
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
@@ -173,7 +167,7 @@ class LayoutsSearch:
         )
 
     def _start(self, layout: CardLayout) -> Sequence[int]:
-        """Return the values of the option to run first: the value found with the first rank, or the values in the
+        """Return the values of the option to run first: the value that fits the first rank, or the values in the
         script's arguments.
         """
         axis = self.question.axis
@@ -226,7 +220,7 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the script at the reported value. If there is none, return that at the next larger value."""
+    """Return the error of the script at the reported value, or else at the next larger value."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -276,9 +270,7 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run one rank of the best layout again, to collect data for the diagrams of a report. This is the rank that uses
-    the most memory.
-    """
+    """Run one rank of the best layout again with data for diagrams. This is the rank that uses the most memory."""
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

@@ -1,6 +1,4 @@
-"""Parallel layouts: the number of GPUs along each axis of parallelism. Functions list all layouts of a given number of
-GPUs.
-"""
+"""Parallel layouts: the number of GPUs along each axis of parallelism."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +14,12 @@ MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
 _WITHIN: Final = ("dp", "dp_shard", "cp")
-"""The axes that may follow the comma in a layout, such as expert parallelism. They divide the GPUs of other axes into
-groups.
-"""
+"""The axes whose GPUs are divided into groups by an axis such as expert parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """A layout: the sizes of its parallel axes in the order in which the user named them, and the values of the
-    script's options.
-    """
+    """A layout: the size of each parallel axis, and the values of the script's options."""
 
     sizes: tuple[tuple[str, int], ...]
     choices: tuple[tuple[str, str], ...] = ()
@@ -55,12 +49,12 @@ class LayoutSpace:
     most: Mapping[str, int]
     """Maps a parallel axis to its largest allowed size, if the user gave one."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The options of the script that vary. Each has the values to try for each layout."""
+    """The script options to vary, each with the values to try."""
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Parse a description of layouts: axes `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
-        `--zero=1,2,3`.
+        """Parse a description of layouts. It has axes `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices
+        such as `--zero=1,2,3`.
 
         Raises:
             UsageError: a text has another form, or no layout satisfies the bounds.
@@ -123,7 +117,7 @@ def _choice(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to write a number as an ordered product. The factors are at most `most`."""
+    """Yield all ordered lists of factors whose product is the number. The factors are at most `most`."""
     if len(most) == 1:
         if number <= most[0]:
             yield (number,)

@@ -1,5 +1,5 @@
-"""The result of `ullage fit --layout`: every layout with its rank that uses the most memory, and the Pareto-optimal
-layouts.
+"""The result of `ullage fit --layout`: every layout with its rank that uses the most memory. Also the indices of the
+Pareto-optimal layouts.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,7 +15,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict on a layout with context parallelism if only the first rank along the sequence was run, and fits."""
+"""The verdict if the first context-parallel rank fits and the others were not run."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -26,9 +26,9 @@ class RankRun:
 
     rank: int
     stands_for: str
-    """The ranks that use as much memory as this rank, such as "all ranks" or "first stage"."""
+    """The ranks for which this rank was run, such as "all ranks" or "first stage"."""
     fits: bool
-    """Whether the rank fits and leaves the margin free. This must be so at both ends of the predicted memory range."""
+    """Whether the rank fits and leaves the margin free, even at the upper end of the predicted memory range."""
     prediction: Prediction
 
 
@@ -42,15 +42,13 @@ class LayoutRow:
     "not run".
     """
     value: int | None = None
-    """The largest value of the option with which the layout fits. If no value fits, the smallest value. None if no
-    option is varied.
+    """The largest value of the option with which the layout fits. If no value fits, it is the smallest value. None if
+    no option is varied.
     """
     next_value: int | None = None
     """The smallest value of the option with which the layout does not fit. None if the highest value fits."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks of the layout that were run with that value of the option. If the first rank did not fit, no other
-    ranks were run.
-    """
+    """The ranks of the layout that were run with `value`. If the first rank did not fit, no other rank was run."""
     error: str = ""
     """The error with which the script failed in this layout, or the reason why the layout was not run."""
     items: int | None = None
@@ -67,8 +65,8 @@ class LayoutRow:
 
     @property
     def free_bytes(self) -> int | None:
-        """The bytes that stay free on the GPU of the rank that uses the most memory. None if the run of that rank did
-        not finish.
+        """The bytes that stay free on the GPU of the rank that uses the most memory. None if that rank's run did not
+        finish.
         """
         fullest = self.fullest
         if fullest is None or fullest.prediction.oom is not None:
@@ -77,15 +75,15 @@ class LayoutRow:
 
     @property
     def sent_bytes(self) -> int | None:
-        """An estimate of the bytes that a rank sends to other ranks per step, for the rank that sends the most."""
+        """An estimate of the bytes that a rank sends to other ranks per step. It is for the rank that sends the
+        most.
+        """
         sizes = [run.prediction.sent_bytes_per_step for run in self.ranks]
         return max((size for size in sizes if size is not None), default=None)
 
     @property
     def recomputed_share(self) -> float | None:
-        """An estimate of how much of the forward pass activation checkpointing recomputes in the backward pass, as a
-        share.
-        """
+        """An estimate of the share of the forward pass that activation checkpointing runs a second time."""
         shares = [run.prediction.recomputed_share for run in self.ranks]
         return max((share for share in shares if share is not None), default=None)
 
@@ -144,9 +142,9 @@ class LayoutFit(Answer):
     rows: tuple[LayoutRow, ...]
     """All layouts, the best first."""
     frontier: tuple[int, ...]
-    """The indices of the Pareto-optimal rows. They are compared by items per step, free memory and bytes sent."""
+    """The indices of the Pareto-optimal rows, by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the work engine, which performed the runs on one machine or on several."""
+    """The name of the work engine. A work engine performs runs on this machine or on others."""
     run_count: int
     """The number of runs that were performed."""
     known_count: int
@@ -158,8 +156,8 @@ class LayoutFit(Answer):
 
     @property
     def best(self) -> LayoutRow | None:
-        """The layout that fits with the most items per step. Of several such layouts, the one that sends the fewest
-        bytes.
+        """The layout that fits and processes the most items per step. Among equals, it is the layout that sends the
+        fewest bytes.
         """
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
 
@@ -199,7 +197,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Sort the rows of layouts. Layouts that fit come first, sorted by items per step, bytes sent and free memory."""
+    """Sort the rows of layouts. Layouts that fit come first, by items per step, bytes sent and free memory."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
@@ -209,7 +207,7 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
 
 
 def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
-    """Return the indices of the Pareto-optimal rows. Only rows with the given verdicts are compared."""
+    """Return the indices of the Pareto-optimal rows, among the rows with the given verdicts."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)

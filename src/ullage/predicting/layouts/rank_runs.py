@@ -1,5 +1,5 @@
-"""Predictions for single ranks. If the result store has a prediction, it is read from there. Otherwise it is computed
-and stored.
+"""Predictions for single ranks. A prediction comes from the result store if possible. Otherwise it is computed and
+stored.
 """
 
 import threading
@@ -22,7 +22,7 @@ _ON_TIME = "time"
 
 @dataclass(slots=True)
 class RankRuns:
-    """Runs each request once, and keeps its result. If a run fails, its error is the result."""
+    """Runs each request once, and keeps its result. The result of a failed run is its error."""
 
     engine: WorkEngine
     store: ResultStore

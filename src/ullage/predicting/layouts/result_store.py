@@ -31,7 +31,7 @@ def default_path() -> Path:
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """Stores run results for any number of threads and processes. A `ResultStore` is a context manager."""
+    """Stores run results. Several threads and processes can use it at a time. It is a context manager."""
 
     def __init__(self, path: Path | None) -> None:
         """Open a result store, and create the file if it does not exist.
@@ -98,7 +98,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
 
 def store_path(store: str | Path | None) -> Path | None:
-    """Return the path that `store=` specifies: the file in the user's cache folder for None, and None for "none".
+    """Return the path of the result store: `store`, or by default a file in the user's cache folder. None for "none".
 
     Raises:
         UsageError: the path is a folder, or its parent folder does not exist.

@@ -1,1 +1,1 @@
-"""Generate the weights and data that a script tries to load if this machine does not have them."""
+"""Generate weights and data that a script loads and that this machine does not have."""

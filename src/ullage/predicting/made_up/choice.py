@@ -23,8 +23,8 @@ class MadeUpData:
     length: int = 512
     """The number of tokens in each generated row, if the user gave no file of lengths."""
     rows: int | None = None
-    """The number of rows to generate. If None, there is one row for each length in the file of lengths. Without such a
-    file, there are 64 rows.
+    """The number of rows to generate. If None, it is the number of lengths in the file of lengths, or 64 without a
+    file.
     """
     height: int = 224
     width: int = 224
@@ -54,7 +54,7 @@ class MadeUpData:
         return data
 
     def _sized(self, text: str, size: str) -> Self:
-        """Return the description of rows with its first value set. This value has no name: it is an image size or a
+        """Return the description of rows with its first value set. This value has no name. It is an image size or a
         number of tokens.
         """
         if self.form != "image":
@@ -87,7 +87,7 @@ class MadeUpChoice:
 
     random_weights: bool = False
     config: str | None = None
-    """The absolute path of a folder with the configurations of models that ullage does not know, or the path of its
+    """The absolute path of a folder with configurations of models that ullage does not know, or the path of one
     config.json.
     """
     data: str | None = None
@@ -103,7 +103,7 @@ class MadeUpChoice:
         return self.random_weights or self.data is not None
 
     def check(self) -> None:
-        """Raise UsageError if the options for generated data contradict each other or name missing files."""
+        """Raise UsageError if the options for generated data contradict each other, or if they name missing files."""
         if self.config is not None:
             if not self.random_weights:
                 raise UsageError("config= gives the configuration for random_weights=; give random_weights=True too")
@@ -126,8 +126,7 @@ class MadeUpChoice:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Read the lengths of rows from a file. Each line has one length, or "LENGTH,COUNT" if COUNT rows have the same
-    length.
+    """Read the lengths of rows from a file. A line has one length, or "LENGTH,COUNT" for COUNT rows of this length.
 
     Raises:
         UsageError: the file cannot be read, or contains no lengths.

@@ -1,4 +1,4 @@
-"""Generate rows for the library `datasets`, if `load_dataset` or `load_from_disk` does not find the data set."""
+"""Generate rows for the library `datasets` if it does not find the data set."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,7 +31,7 @@ class _MadeUpDatasets:
         self._noted: set[str] = set()
 
     def load(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Return the data set if it is on this machine, otherwise a generated data set."""
+        """Return the data set if this machine has it. Otherwise return a generated data set."""
         try:
             return original(*arguments, **keywords)
         except Exception as error:
@@ -91,7 +91,7 @@ class _MadeUpDatasets:
 
 
 def _any_split(kind: Any) -> Any:
-    """Return a subclass of a class of the datasets library. It has a split under every name."""
+    """Return a subclass of a class of the datasets library that has a split under every name."""
 
     class AnySplit(kind):  # type: ignore[misc]  # of a library that is imported when the script does
         def __missing__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Generate Diffusers models, schedulers and whole pipelines from their configurations, if their files are missing."""
+"""Generate Diffusers models, schedulers and pipelines from their configurations if their files are missing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +66,7 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a pipeline from the folder that `config=` names. Each missing part of the pipeline is then generated."""
+        """Load a pipeline from the folder that `config=` names. The missing parts of the pipeline are generated."""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:

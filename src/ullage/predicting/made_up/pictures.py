@@ -78,8 +78,8 @@ class _MadeUpPictures:
         classes: int,
         side: int,
     ) -> bool:
-        """Load the images if they exist. If they are missing, initialise the torchvision data set without images and
-        return True.
+        """Load the images if they exist. Otherwise initialise the torchvision data set without images, and return
+        True.
         """
         try:
             original(this, root, *arguments, **keywords)

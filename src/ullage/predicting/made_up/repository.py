@@ -25,9 +25,7 @@ Config = dict[str, Any]
 
 @dataclass(slots=True)
 class MadeUpRepository:
-    """A generated model folder. Libraries get the path of this folder in place of the name of the missing
-    repository.
-    """
+    """A generated model folder. Libraries get its path in place of the name of a missing repository."""
 
     folder: OwnFolder
     name: str
@@ -49,9 +47,7 @@ class MadeUpRepository:
 
 
 class MadeUpRepositories:
-    """The generated model folders of this process. Also has the options for generated data, and the function that
-    receives notes.
-    """
+    """The generated model folders of this process, and the options for generated data."""
 
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
@@ -115,7 +111,7 @@ class MadeUpRepositories:
         return places
 
     def unknown_text(self, name: str, what: str) -> str:
-        """Return the error message for a model whose configuration was not found. It lists the places that were
+        """Return the error message for a model without a known configuration. It lists the places that were
         searched.
         """
         given = f"{self.choice.config}, " if self.choice.config is not None else ""
@@ -136,7 +132,7 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration that ullage contains for a model's name. The name of the uploader does not matter."""
+    """Return the configuration that ullage contains for a model's name. The owner of the repository does not matter."""
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

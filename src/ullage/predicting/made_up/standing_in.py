@@ -1,6 +1,4 @@
-"""Replace functions of libraries by wrappers. If the original function does not find an object, the wrapper may
-generate it.
-"""
+"""Replace functions of libraries by wrappers. A wrapper may generate what the original function does not find."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from typing import Any, Final
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 HINT: Final = "__ullage_hint__"
-"""The name of the attribute of an error that holds the hint to show with the error."""
+"""The name of an error's attribute that holds the hint to show with the error."""
 _WHAT: Final = (
     *("pretrained_model_name_or_path", "pretrained_model_name", "path", "dataset_path"),
     *("f", "filename", "url", "root"),
@@ -23,8 +21,8 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
 
 
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
-    """Redirect the calls of a module's function or method, such as "Model.load", to `instead`. This begins when the
-    module is imported.
+    """Redirect calls of a module's function or method, such as "Model.load", to `instead` as soon as the module is
+    imported.
     """
     *owners, name = path.split(".")
     when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
@@ -51,6 +49,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Return the error with a hint added, which is shown when the run ends."""
+    """Return the error with a hint added. The hint is shown when the run ends."""
     setattr(error, HINT, text)
     return error

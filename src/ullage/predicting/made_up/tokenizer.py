@@ -1,4 +1,4 @@
-"""Generate a tokenizer in place of a missing one. It has bytes and some words, up to the vocabulary size of the model.
+"""Generate a tokenizer in place of a missing one, with the vocabulary size of the model.
 
 Its token IDs are below the `vocab_size` of the configuration. Each word of generated texts is one token.
 """
@@ -29,7 +29,7 @@ _NAMED: Final = {
 }
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
 _KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
-"""The arguments of the missing tokenizer that a generated tokenizer accepts."""
+"""The arguments of the missing tokenizer that are passed to the generated tokenizer."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
@@ -84,7 +84,7 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
 
 
 def _has_files(cls: Any, name: str, subfolder: str) -> bool:
-    """Return whether the files of a tokenizer exist on this machine. If they do, loading failed for another reason."""
+    """Return whether this machine has the files of a tokenizer. If it does, loading failed for another reason."""
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
@@ -101,7 +101,7 @@ def _has_files(cls: Any, name: str, subfolder: str) -> bool:
 
 
 def vocabulary_size(config: Config) -> int:
-    """Return the vocabulary size in a model's configuration. If it describes several models, return that of the text
+    """Return the vocabulary size in a model's configuration. If there are several models, return that of the text
     model.
     """
     for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):

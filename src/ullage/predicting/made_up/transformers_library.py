@@ -110,9 +110,7 @@ class _Models:
         self._configurations = configurations
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a checkpoint. If transformers does not find it on this machine, load a generated one. No large file is
-        downloaded.
-        """
+        """Load a checkpoint. If this machine does not have it, load a generated one. No large file is downloaded."""
         if name is None:
             return original(cls, name, *arguments, **keywords)
         try:
@@ -196,9 +194,7 @@ def _concrete(cls: Any, config: Any) -> Any:
 
 
 def _take_buffers_for_parameters(model: Any) -> None:
-    """Make `save_pretrained` find buffers by name. It compares tensors by identity, which does not work for buffers on
-    the meta device.
-    """
+    """Make `save_pretrained` find buffers by name, because it cannot find buffers on the meta device by identity."""
     find = model.get_parameter
 
     def get_parameter(name: str) -> Any:
@@ -218,9 +214,7 @@ def has_weights(name: str) -> bool:
 
 
 def _sizes_of(config: Config) -> Config:
-    """Return the arguments of an image processor that follow from a model's input size. Empty if the configuration has
-    no input size.
-    """
+    """Return the arguments of an image processor that follow from a model's input size. Empty without an input size."""
     vision = config.get("vision_config")
     size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
     if not isinstance(size, int):

@@ -14,7 +14,7 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""For each library, the statement that imports the 8-bit optimizer class, and the class name to use after it."""
+"""The import statement of each library's 8-bit optimizer class, and the name of the class after the import."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
 """Optimizer arguments that choose between implementations. They are dropped, because an 8-bit optimizer has only one
 implementation.

@@ -88,8 +88,8 @@ class ModelFacts:
     model_type: str = ""
     """The `model_type` of the transformers model, such as "llama". "" for models of other libraries."""
     scores: CodePlace | None = None
-    """The line of the user's attention code whose softmax saves the most memory for the backward pass. None if
-    attention comes from a library.
+    """The line of the user's code whose softmax saves the most memory for the backward pass. This is usually attention.
+    None if every softmax is small.
     """
     is_compiled: bool = False
     batch_norms: int = 0
@@ -193,8 +193,8 @@ class LoopFacts:
     """
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """The lines that run forward and backward in a step, in pairs. A pair is left out if its lines are in different
-    functions.
+    """The lines that run forward and backward in a step, in pairs. Empty if one function runs the forward pass and
+    another calls backward.
     """
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None

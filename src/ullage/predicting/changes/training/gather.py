@@ -85,7 +85,9 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
-        """The lines of the user's code that started a forward pass since the last backward pass."""
+        """The lines of the user's code that called the first forward pass since the last backward pass: one line in
+        each stack frame.
+        """
         self._is_partly_elsewhere = False
         """Whether one function ran the forward pass and another function called backward."""
         self._losses_seen = LossWatch()
