@@ -65,7 +65,7 @@ class Advice(Answer):
     axis: Axis | None = None
     """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option with which the script fits: first for the unchanged script, then with changes of
+    """The largest values of the option that fit. The first entry is for the unchanged script, the others for changes of
     each cost class. Empty if `axis` is None.
     """
     seconds: float

@@ -44,7 +44,7 @@ class TimeEstimate:
 
     @property
     def text(self) -> str:
-        """The added time as text, including the time of copies to the host. "" if the changes add no time."""
+        """The added time as text, including the time of copies to the host. Empty if the changes add no time."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
@@ -53,7 +53,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The added time as a short text, without the time of copies to the host. "" if the changes add no time."""
+        """The added time as a short text, without the time of copies to the host. Empty if the changes add no time."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:

@@ -1,6 +1,4 @@
-"""Search for the largest value of an option with which the script fits: first without changes, then with the changes of
-each cost class.
-"""
+"""Search for the largest value of an option with which the script fits, first without changes and then with changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
 """A function that runs the script with each of several combinations of changes, in parallel if possible."""
 
 _WORTH: Final = 0.01
-"""The smallest useful saving, as a share of the unchanged script's peak memory."""
+"""The smallest saving for which a change counts as useful, as a share of the unchanged script's peak memory."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class AdviceSearch:
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def learn(self, trials: Sequence[ChangeTrial]) -> None:
-        """Add results of runs that finished before the search was interrupted."""
+        """Add the results of runs that finished before the search was interrupted."""
         for trial in trials:
             self.tried.setdefault(trial.combination, trial)
 
@@ -96,7 +96,9 @@ class AdviceSearch:
         return None
 
     def _useful(self, cost: ChangeCost) -> list[ChangeSetting]:
-        """Return the strongest setting of each change in a cost class. Changes whose runs failed are left out."""
+        """Return the strongest setting of each change that has this cost class. Changes whose runs failed are left
+        out.
+        """
         found = []
         for settings in self.settings.values():
             strongest = settings[-1]
@@ -154,7 +156,7 @@ class AdviceSearch:
         return [one.parts[0] for one in sorted(alone, key=self._gain, reverse=True)]
 
     def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return a sort key that puts the cheapest combination first. It consists of cost, number of changes, time,
+        """Return a sort key that puts the cheapest combination first. It compares cost, number of changes, time,
         strength and saving.
         """
         parts = trial.combination.parts

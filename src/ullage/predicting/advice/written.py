@@ -38,9 +38,9 @@ class WrittenAdvice:
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
-    """A unified diff of the user's files. "" if the changes edit no file."""
+    """A unified diff of the user's files. Empty if the changes edit no file."""
     command: str
-    """Shell lines that set an environment variable or add arguments. "" if the changes need no shell lines."""
+    """Shell lines that set an environment variable or add arguments. Empty if the changes need no shell lines."""
     proof: Prediction | None
     """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
     is_proved: bool

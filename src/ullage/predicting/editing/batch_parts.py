@@ -145,7 +145,7 @@ class _PartWeight:
     before: Sequence[str]
     """The source lines to insert before the loop over the parts of a batch."""
     operation: str
-    """The operator and operand that scale the loss of a part, as source code. "" if the loss is a sum over the
+    """The operator and operand that scale the loss of a part, as source code. Empty if the loss is a sum over the
     batch.
     """
     edits: Sequence[SourceEdit] = ()

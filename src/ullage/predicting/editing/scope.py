@@ -139,8 +139,8 @@ def holds(statement: ast.stmt, line: int) -> bool:
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`. "" if it has no
-    name.
+    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`. Empty if it has
+    no name.
     """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr

@@ -168,7 +168,9 @@ class Composer:
         return keys
 
     def _run(self, rows: RequestRows) -> Replay:
-        """Replay a piece of the epoch. Number its memory blocks from 0, beginning with those that are alive at its start."""
+        """Replay a piece of the epoch. Its memory blocks are numbered from 0. The blocks that are alive at its start
+        come first.
+        """
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
         key = rows.key - first + there

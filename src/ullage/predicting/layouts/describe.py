@@ -16,7 +16,7 @@ _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
 _LEADS_ON = "; its last output was:"
-"""The end of an error's first line if a program exited with an error. The output of the program follows."""
+"""The end of an error's first line if the output of a program follows on the next lines."""
 _FRAME = " │┃║|"
 _TRAFFIC = (
     "The column 'sends' is an estimate: the bytes that a rank sends in a step, counted from NCCL calls under the "

@@ -32,7 +32,7 @@ def _gate(path: str) -> str:
 
 
 def hint_of(error: BaseException) -> str:
-    """Return the hint to show with an error that ended a script. "" if no hint applies. For a missing file, model or
+    """Return the hint to show with an error that ended a script. Empty if no hint applies. For a missing file, model or
     data set, the hint names the option that generates it.
     """
     for each in _chain(error):

@@ -71,7 +71,9 @@ class ModelFacts:
     kind: str
     """The class name of the model."""
     library: str
-    """The package of the model's class, such as "transformers" or "torchvision". "" for a class of the user's code."""
+    """The package of the model's class, such as "transformers" or "torchvision". Empty for a class of the user's
+    code.
+    """
     names: list[NamedObject]
     block_lists: list[BlockList]
     parameter_bytes: int
@@ -82,11 +84,11 @@ class ModelFacts:
     has_sdpa: bool = False
     """Whether transformers declares that the model supports scaled_dot_product_attention."""
     transformers_path: str | None = None
-    """The path of the transformers model inside the trained model. "" if they are the same model. None if no
+    """The path of the transformers model inside the trained model. Empty if they are the same model. None if no
     transformers model exists.
     """
     model_type: str = ""
-    """The `model_type` of the transformers model, such as "llama". "" for models of other libraries."""
+    """The `model_type` of the transformers model, such as "llama". Empty for models of other libraries."""
     scores: CodePlace | None = None
     """The line of the user's code whose softmax saves the most memory for the backward pass. This is usually attention.
     None if every softmax is small.
@@ -122,7 +124,7 @@ class BatchTensor:
     """A tensor that is an input of the forward pass or of the loss."""
 
     name: str
-    """The name of the tensor in the function that calls the model. "" if it has no name there."""
+    """The name of the tensor in the function that calls the model. Empty if it has no name there."""
     shape: list[int]
     dtype: str
 
@@ -178,7 +180,7 @@ class LoopFacts:
     """The training loop."""
 
     library: str = ""
-    """The library that runs the training loop: "transformers", "lightning" or "accelerate". "" if the user's code
+    """The library that runs the training loop: "transformers", "lightning" or "accelerate". Empty if the user's code
     does.
     """
     library_call: LibraryCall | None = None
@@ -215,8 +217,8 @@ class LoopFacts:
     ignores_targets: bool = False
     """Whether the loss ignores some targets. The targets or the script's arguments show this."""
     share: str = ""
-    """The divisor of the loss of each part of a batch in transformers: "counts" (the number of targets) or "parts" (the
-    number of parts). "" if it does not divide.
+    """The number by which transformers divides the loss of each part of a batch: "counts" (the number of targets) or
+    "parts" (the number of parts). Empty if it does not divide.
     """
     uses_loader: bool = False
     """Whether the training batches come from a `torch.utils.data.DataLoader`."""

@@ -389,7 +389,7 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the top-level package of a class. "" if the user's code defines the class."""
+    """Return the top-level package of a class. Empty if the user's code defines the class."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
