@@ -51,7 +51,7 @@ class Advice(Answer):
     trials: tuple[ChangeTrial, ...]
     """The changes that were tried alone, each with the result of its run."""
     not_made: tuple[NotMade, ...]
-    """The changes that cannot be applied to this script. Each has the reason."""
+    """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
     """The cheapest combination of changes with which the script fits. None if no such combination exists. None if the
     script fits without changes.

@@ -17,7 +17,7 @@ Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
 """A function that runs the script with each of several combinations of changes, in parallel if possible."""
 
 _WORTH: Final = 0.01
-"""The smallest saving for which a change counts as useful, as a share of the unchanged script's peak memory."""
+"""The saving from which on a change counts as useful, as a share of the unchanged script's peak memory."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class AdviceSearch:
     """The state of a search for changes with which the script fits."""
 
     settings: Mapping[str, Sequence[ChangeSetting]]
-    """The settings of every change that can be applied to the script. The mildest setting is first."""
+    """The settings of every change that can be applied to the script. The first setting costs and saves the least."""
     base_bytes: int
     """The peak GPU memory of the unchanged script, in bytes."""
     run: Try
@@ -108,7 +108,7 @@ class AdviceSearch:
         return sorted(found, key=lambda part: -self._gain(combination([part])))
 
     def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
-        """Leave out the changes of a combination that cannot be applied together with the others."""
+        """Return the given changes without those that cannot be applied together with the others."""
         if trial.prediction is not None and not trial.problem:
             return parts
         trials = self._try([combination([each for each in parts if each != part]) for part in parts])
@@ -164,7 +164,7 @@ class AdviceSearch:
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
     def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the sort key of a single change, on the assumption that its mildest setting is enough."""
+        """Return the sort key that a change would have with its mildest setting."""
         [part] = trial.combination.parts
         return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
 

@@ -59,12 +59,12 @@ class Combination:
 
     @property
     def cost(self) -> ChangeCost:
-        """The cost class of the most expensive change in this combination."""
+        """The cost class of the combination. It is that of its most expensive change."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Return how the gradients with this combination compare with those of the unchanged script. This is the
-        comparison of the change whose gradients differ most.
+        """Return how the gradients with this combination compare with those of the unchanged script. The change whose
+        gradients differ most decides.
         """
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
@@ -99,7 +99,7 @@ class Combination:
 
 
 def combination(parts: Sequence[ChangeSetting]) -> Combination:
-    """Return the changes as a combination, the cheapest change first."""
+    """Return the changes as a combination. The cheapest change is first."""
     return Combination(parts=tuple(sorted(parts, key=lambda part: part.change.cost)))
 
 
@@ -171,8 +171,8 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
 
 
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return the change with its cost class for this script. A change that may alter the gradients has at least the
-    class `NUMERICS`.
+    """Return the change with the cost class that it has for this script. If the change may alter the gradients, the
+    class is `NUMERICS` or more expensive.
     """
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

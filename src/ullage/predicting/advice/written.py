@@ -42,13 +42,13 @@ class WrittenAdvice:
     command: str
     """Shell lines that set an environment variable or add arguments. Empty if the changes need no shell lines."""
     proof: Prediction | None
-    """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
+    """The run of the edited script. None if ullage was not certain where to make the edits."""
     is_proved: bool
-    """Whether the run of the edited script allocates and reserves as many bytes as the run in which hooks applied the
-    changes.
-    """
+    """Whether the edited script and the script with hooks allocate and reserve the same number of bytes."""
     problem: str = ""
-    """Why the edited script could not be compared with the run that used hooks: one sentence without a full stop."""
+    """Why the run of the edited script could not be compared with the run with hooks: one sentence without a full
+    stop.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the diff, the shell lines and the run of the edited script as plain data for `json.dumps`."""
@@ -117,8 +117,8 @@ def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> Writte
 def _texts(
     recipes: list[tuple[ChangeSetting, Recipe]],
 ) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
-    """Apply the source edits of each change in turn. If the edits of a change conflict with earlier edits, leave this
-    change out.
+    """Apply the source edits of one change after the other. Leave out a change whose edits conflict with earlier
+    edits.
     """
     sources: dict[str, str] = {}
     kept: dict[str, list[SourceEdit]] = defaultdict(list)
@@ -134,7 +134,7 @@ def _texts(
 
 
 def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
-    """Add a change's source edits to the kept edits, and return "". If they conflict, return the reason."""
+    """Add a change's source edits to the edits so far. Return the reason if they conflict, otherwise an empty text."""
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))

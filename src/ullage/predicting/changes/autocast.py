@@ -111,7 +111,7 @@ class _Autocast:
         return result
 
     def _wrap_clipping(self) -> None:
-        """Before the script clips the gradients, undo the gradient scaler's scaling of them."""
+        """Divide the gradients by the gradient scaler's scale before the script clips them."""
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 wrap(owner, name, self._clip)
@@ -218,9 +218,7 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
 
 
 def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
-    """Return an edit that replaces an object by itself. This is the object on which a line calls a method without
-    arguments.
-    """
+    """Return an edit that replaces an object by itself. The object is the one whose method a line calls."""
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:

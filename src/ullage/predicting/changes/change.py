@@ -1,4 +1,4 @@
-"""The class for a change: its cost, when it applies, how hooks apply it, and how a user writes it."""
+"""The class for a change: its cost, the conditions for it, its hooks, and its source code."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ class Gradients(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change that are worth a run, the mildest first. If there are none, it has the reason."""
+    """The settings of a change that are worth a run. The first one saves the least. If the change cannot be applied,
+    this holds the reason instead.
+    """
 
     settings: Sequence[str] = ()
     why_not: str = ""
@@ -46,7 +48,9 @@ class Applicable:
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return the settings of a change. If one of the conditions is true, return the reason that belongs to it."""
+        """Return the settings of a change. If one of the conditions is true, return the reason for which the change
+        cannot be applied.
+        """
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
 
@@ -90,15 +94,15 @@ class Change:
     explanation: str
     """A sentence for the user. It says what the change does and why that saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
-    """A function that selects the settings that are worth a run. It decides by the facts about training."""
+    """A function that takes the facts about training and returns the settings that are worth a run."""
     install: Callable[[AppliedChange], object] | None = None
     """A function that applies the change in the script's process. None if an environment variable or an argument
     applies it.
     """
     alloc_conf: Callable[[str], str] | None = None
-    """A function that returns the options of PyTorch's allocator for a setting of the change."""
+    """A function that takes a setting and returns the options of PyTorch's allocator that apply it."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
-    """A function that returns whether edited source code applies the change. This code then runs in place of the user's
+    """A function that returns whether the change is applied by edited source code, which runs in place of the user's
     files (`Request.edited`).
     """
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
@@ -106,16 +110,18 @@ class Change:
     same for every run.
     """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """A function that returns how many floating-point operations the change adds to a step. None if it adds none."""
+    """A function that returns how many floating-point operations the change adds to a step. None if the change adds
+    none.
+    """
     world_size: Callable[[str], int] | None = None
-    """A function that returns how many GPUs the change needs with a setting. None if the number of GPUs stays the
-    same.
+    """A function that takes a setting and returns the number of GPUs that it needs. None if the number of GPUs stays
+    the same.
     """
     excludes: frozenset[str] = frozenset()
     """The keys of the changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
-    """A function that returns the source code of the change. It returns edits if their places are certain. Otherwise it
-    returns a snippet.
+    """A function that returns the change as source code. It returns edits of the user's files, or only a snippet if
+    their places are uncertain.
     """
 
     def title(self, setting: str) -> str:

@@ -12,7 +12,7 @@ from ullage.predicting.editing.release import released
 
 
 def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
-    """Return the edits that delete the variables. Also return why a variable has no edit."""
+    """Return the edits that delete the variables. If a variable has no edit, return the reason."""
     edits: list[InsertAfter] = []
     problem = ""
     for each in facts.held:
@@ -27,7 +27,7 @@ def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
 
 
 def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
-    """Join the `del` statements of variables that are deleted at the same line."""
+    """Join the edits that delete variables at the same line into one `del` statement."""
     names: dict[tuple[str, int], list[str]] = {}
     others = []
     for edit in edits:

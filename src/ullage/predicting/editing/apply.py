@@ -56,12 +56,12 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
 
 @dataclass(slots=True)
 class _EditedLine:
-    """A line of the file that is edited, and the edits of this line."""
+    """A line of the file that is edited, with its edits."""
 
     text: str
     before: list[str] = field(default_factory=list)
     headers: list[tuple[int, str]] = field(default_factory=list)
-    """The headers to insert before this line. Each has the number of the last line to indent under it."""
+    """The headers to insert before this line. Each has the number of the last line in its block."""
     after: list[str] = field(default_factory=list)
     inside: int = 0
     """The number of inserted headers whose block contains this line. Each header adds one level of indentation."""
@@ -276,8 +276,8 @@ class _EditedPage:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
     def _place_of_imports(self) -> int:
-        """Return the number of the line after which new imports belong: the last import at the top of the file. In a
-        file without imports, it is the docstring.
+        """Return the number of the line after which new imports belong: the last of the imports at the top of the file,
+        or the docstring if the file has no import.
         """
         place = 0
         for index, statement in enumerate(self._tree.body):
@@ -299,7 +299,7 @@ def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
 
 
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
-    """Return the lines that begin inside a multi-line string. They must not be indented."""
+    """Return the lines that begin inside a multi-line string. Edits must not change their indentation."""
     found: set[int] = set()
     begun: list[int] = []
     for token in tokens:

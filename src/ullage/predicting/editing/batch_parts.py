@@ -65,11 +65,11 @@ class PassPlaces:
     function: str
     """The qualified name of the function of the user's code that calls backward."""
     forward_line: int | None
-    """The line that runs the forward pass. None if another function than the one that calls backward runs it."""
+    """The line that runs the forward pass. None if the forward pass runs in another function than `function`."""
     backward_line: int
     batch: Mapping[str, bool]
-    """The tensors that the forward and backward pass read. The value says whether a tensor has one row per item of the
-    batch.
+    """The tensors that the forward and backward pass read. Maps each name to whether the tensor has one row per item of
+    the batch.
     """
     is_sum: bool = False
     """Whether the loss is a sum over the batch. If so, the edits do not scale the loss of a part."""
@@ -219,8 +219,8 @@ def _backward_call(place: BlockPlace, line: int) -> ast.Call:
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the loss in a `loss.backward()` or `accelerator.backward(loss)` call. A gradient scaler around the loss is
-    left out.
+    """Return the loss that a `loss.backward()` or `accelerator.backward(loss)` call uses, without a gradient scaler
+    around it.
     """
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
@@ -236,7 +236,7 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def _assigned_before(scope: Scope, name: str, line: int) -> int:
-    """Return the last line before the given line that assigns a name."""
+    """Return the last line that assigns a name before a given line."""
     found = [
         node.lineno
         for node in own_nodes(scope)
@@ -274,7 +274,7 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
 
 
 def _assigned_in(region: _Region) -> set[str]:
-    """Return the names that the statements assign, except those that they only change by `+=`."""
+    """Return the names that the statements assign. Names that only `+=` changes are left out."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return {
@@ -303,7 +303,7 @@ def _check_node(region: _Region, node: ast.AST) -> None:
 
 
 def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
-    """Return whether a `+=` statement computes the same sum over the parts of a batch as over the full batch."""
+    """Return whether a `+=` statement computes the same sum over all parts of a batch as over the full batch."""
     if not isinstance(node.target, ast.Name):
         return False
     if fate_in(region.statements, node.target.id) is Fate.LOST:
@@ -395,7 +395,7 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
 
 
 def _given(region: _Region) -> set[str]:
-    """Return the variables that may contain the batch: the statements read them, and each iteration gives them a new
+    """Return the variables that may contain the batch. The statements read them, and each iteration gives them a new
     value.
     """
     loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
@@ -408,8 +408,8 @@ def _given(region: _Region) -> set[str]:
 
 
 def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
-    """Return all places where the statements read a name. A place is a list of enclosing syntax nodes, the innermost
-    first.
+    """Return all places where the statements read a name. A place is the list of enclosing syntax nodes. The innermost
+    node is first.
     """
     uses: list[list[ast.AST]] = []
 
@@ -488,7 +488,7 @@ def _is_a_place(use: list[ast.AST]) -> bool:
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
-    """Return the kind of container of a batch. None if the expressions that read the batch do not show it."""
+    """Return the kind of container of a batch. None if the code that reads the batch does not show it."""
     kinds = {_kind_of_one(use) for use in uses}
     return kinds.pop() if len(kinds) == 1 else None
 

@@ -28,21 +28,21 @@ class LineEdit(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter(LineEdit):
-    """An edit that inserts lines after the statement at a line. They get the indentation of the statement."""
+    """An edit that inserts lines after the statement at a line. The inserted lines get the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBefore(LineEdit):
-    """An edit that inserts lines before the statement at a line. They get the indentation of the statement."""
+    """An edit that inserts lines before the statement at a line. The inserted lines get the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapStatements(SourceEdit):
-    """An edit that indents the statements between two lines of one block, under a header such as `with ...:`."""
+    """An edit that puts the statements between two lines of one block under a header such as `with ...:`."""
 
     first_line: int
     last_line: int
@@ -63,8 +63,8 @@ class AddKeyword(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """An edit that replaces the called function at a line by another function. The name of the called function must end
-    with `function`.
+    """An edit that replaces the function in a call at a line by another function. The name of the called function must
+    end with `function`.
     """
 
     function: str
@@ -81,9 +81,7 @@ class ReplaceExpression(LineEdit):
     """An edit that replaces an expression in the statement at a line."""
 
     column: int
-    """The column at which the expression begins. It is counted from 0 in bytes of UTF-8, as in Python's syntax
-    trees.
-    """
+    """The column at which the expression begins, in bytes of UTF-8 from 0, as in Python's syntax trees."""
     old: str
     """The source code of the expression before the edit."""
     new: str

@@ -138,8 +138,8 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the script's only call of cross_entropy. None unless this call computes the loss as a mean over the
-    targets.
+    """Return the script's only call of cross_entropy, if it computes the loss. Return None if there are several calls,
+    or if the loss is computed differently.
     """
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:

@@ -16,9 +16,7 @@ _STEPS: Final = {
     "accelerate": "gradient_accumulation_steps",
 }
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The classes that have a constructor argument for the number of batches per optimizer step, for each training
-library.
-"""
+"""The names of the libraries' classes with a constructor argument for the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
@@ -106,8 +104,8 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes an optimizer step use more batches. None if it is uncertain how many batches a step
-    uses now.
+    """Return the edit that makes an optimizer step use more batches. None if the present number of batches is
+    uncertain.
     """
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:

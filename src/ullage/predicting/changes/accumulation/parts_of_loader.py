@@ -33,7 +33,7 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of a batch that the training loop is processing."""
+    """The part of the batch that the training loop is processing."""
 
     index: int = 0
     count: int = 1
@@ -42,7 +42,7 @@ class _Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last part of the batch. The optimizer may step only after this part."""
+        """Whether this is the last part of the batch. The optimizer steps only after the last part."""
         return self.index == self.count - 1
 
 
@@ -59,9 +59,7 @@ class PartsOfLoader:
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
         self._depth = 0
-        """The number of nested data loaders that are returning a batch. Only the outermost loader splits the batch into
-        parts.
-        """
+        """The number of nested data loaders that are returning a batch. Only the outermost of them splits the batch."""
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -106,9 +104,7 @@ class PartsOfLoader:
         return self._turn.is_last
 
     def _may_zero(self) -> bool:
-        """Return whether gradients may be set to zero now. They may be before the first backward pass of a batch and
-        after the last one.
-        """
+        """Return whether gradients may be set to zero now: before the first part of a batch, or after its last part."""
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:

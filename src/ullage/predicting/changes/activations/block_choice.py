@@ -26,9 +26,7 @@ _STEPS: Final = 64
 possible saving.
 """
 _State = tuple[int, int, tuple[int, ...]]
-"""A selection of blocks to checkpoint. It has the recomputed floating-point operations, the saved bytes and the block
-numbers.
-"""
+"""A selection of blocks to checkpoint: operations to recompute, bytes saved, and block numbers."""
 
 
 def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes: int) -> tuple[int, ...]:
@@ -61,8 +59,8 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections of blocks that are worth a run. For each memory target, this is the selection that
-    recomputes the least.
+    """Return the selections of blocks that are worth a run. Each of them reaches a memory target with the fewest
+    recomputed operations.
     """
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
@@ -148,8 +146,8 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Return the given blocks as runs of adjacent blocks. A run is the index of the list, and the first and last index
-    in this list.
+    """Return the runs of adjacent blocks among the given blocks. A run consists of the index of the list, and the first
+    and last index in the list.
     """
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):

@@ -43,8 +43,8 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 def _settings(model: ModelFacts, count: int) -> list[str]:
-    """Return the checkpointing settings to try, the mildest first. If the bytes and operations of each block are known,
-    a setting recomputes as little as possible.
+    """Return the checkpointing settings to try. The first one saves the least memory. Settings recompute as little as
+    possible, if the costs of the blocks are known.
     """
     lists = [(each.path, each.count) for each in model.block_lists]
     saved = [size for each in model.block_lists for size in each.saved_by_block]
@@ -129,7 +129,7 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that checkpoint the chosen blocks in the user's script."""
+    """Return the source edits and snippet that turn on checkpointing of the chosen blocks."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")

@@ -1,4 +1,6 @@
-"""The source code of the chunked cross entropy, which ullage copies into scripts. ullage reads this file as text."""
+"""The source code of the chunked cross entropy, which ullage copies into scripts. ullage's main process reads it as
+text only.
+"""
 
 import torch
 import torch.nn.functional

@@ -31,7 +31,7 @@ from ullage.predicting.editing.scope import parse
 
 _LIGER: Final = "liger"
 _ROWS: Final = 1024
-"""The number of rows of logits in a chunk of the chunked cross entropy."""
+"""The number of rows of logits in one chunk."""
 _LARGE: Final = 1 << 20
 """The smallest number of logits for which it is worth computing the loss in chunks."""
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
@@ -141,8 +141,8 @@ def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
 
 @functools.cache
 def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
-    """Return Liger-Kernel's function for each model type. They come from its source code, because an import would
-    import torch.
+    """Return Liger-Kernel's function for each model type. Its source code is parsed, because an import would import
+    torch.
     """
     try:
         body = parse(source_of(file)).body
@@ -162,7 +162,7 @@ def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the arguments of a function that are True or False by default."""
+    """Return the arguments of a function whose default value is True or False."""
     given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     pairs = [
         *zip(given, function.args.defaults, strict=True),

@@ -14,7 +14,7 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import statement of each library's 8-bit optimizer class, and the name of the class after the import."""
+"""The import statement for the 8-bit optimizer class of each library, and the name of this class."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
 """Optimizer arguments that choose between implementations. They are dropped, because an 8-bit optimizer has only one
 implementation.
@@ -23,8 +23,8 @@ _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoup
 
 
 def _is_there(library: str) -> bool:
-    """Return whether a library with 8-bit optimizers is installed. It must not be imported here, because it would
-    import torch.
+    """Return whether a library with 8-bit optimizers is installed, without importing it. An import would import
+    torch.
     """
     try:
         spec = find_spec(library)
@@ -41,8 +41,8 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
-    """Return a `__new__` method that returns an 8-bit optimizer. Python then does not call `__init__`, because the
-    object has another class.
+    """Return a `__new__` method that returns an 8-bit optimizer. Python does not call `__init__` on it, because it has
+    another class.
     """
     library = applied.setting
 

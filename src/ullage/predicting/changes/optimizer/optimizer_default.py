@@ -1,6 +1,4 @@
-"""Changes that choose between PyTorch's optimizer implementations, if the script does not: fused, or one parameter at a
-time.
-"""
+"""Changes that set an optimizer implementation if the script sets none: fused, or one parameter at a time."""
 
 import functools
 import inspect
@@ -37,8 +35,8 @@ def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
 
 
 def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
-    """Return whether a keyword argument can be added: an optimizer of PyTorch accepts it, and the script chooses no
-    implementation itself.
+    """Return whether a keyword argument can be added. It cannot if no optimizer accepts it, or if the script chooses an
+    implementation.
     """
     own = [each for each in facts.optimizers if _is_own(each)]
     if not own:

@@ -1,5 +1,5 @@
-"""Step each parameter as soon as its gradient is computed, with one optimizer per parameter. Only one gradient then
-exists at a time.
+"""Use one optimizer per parameter. Each steps as soon as its gradient is computed, so that two gradients never exist at
+once.
 """
 
 import ast

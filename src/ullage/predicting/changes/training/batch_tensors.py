@@ -42,7 +42,7 @@ def items_of(arguments: Iterable[Tensor]) -> int | None:
 
 
 def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
-    """Return the tensors among a function's variables that share memory with the given tensor."""
+    """Return the tensors in a function's variables that share memory with a given tensor."""
     named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
     return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
 
@@ -77,6 +77,6 @@ def _shares(one: Tensor, other: Any) -> bool:
 
 
 def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
-    """Return the batch tensors of both lists. Each name occurs once."""
+    """Return the batch tensors of both lists. If a name occurs in both, return it once."""
     known = {each.name for each in first}
     return [*first, *(each for each in second if each.name not in known)]

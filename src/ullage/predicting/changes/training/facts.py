@@ -1,6 +1,6 @@
 """Facts about how a run trains: its model, loop and optimizers. This module does not import torch.
 
-A change uses these facts to decide whether it can be applied, and at which lines of the user's files.
+From these facts, a change decides whether it can be applied, and at which lines of the user's files.
 """
 
 from dataclasses import dataclass, field, replace
@@ -61,7 +61,7 @@ class BlockList:
     flops_by_block: list[int] = field(default_factory=list)
     """The floating-point operations of each block's forward pass. Empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on activation checkpointing for single blocks of this list."""
+    """Whether transformers can turn on activation checkpointing separately for each block of this list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ class ModelFacts:
     model_type: str = ""
     """The `model_type` of the transformers model, such as "llama". Empty for models of other libraries."""
     scores: CodePlace | None = None
-    """The line of the user's code whose softmax saves the most memory for the backward pass. This is usually attention.
-    None if every softmax is small.
+    """The line of the user's code whose softmax saves the most memory for the backward pass, such as a line of
+    attention. None if every softmax is small.
     """
     is_compiled: bool = False
     batch_norms: int = 0
@@ -133,7 +133,9 @@ class LossForm(StrEnum):
     """The way in which a loss combines the values of its batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """The loss is a mean over items, or over their elements if all items have equally many."""
+    """The loss is a mean over items, or over their elements. In the second case, all items have the same number of
+    elements.
+    """
     COUNTED = "counted"
     """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
@@ -150,7 +152,7 @@ class LossFacts:
 
     place: CodePlace
     is_users: bool
-    """Whether a line of the user's code calls `cross_entropy` directly, not through a module or a library."""
+    """Whether the user's code calls `cross_entropy` directly, not through a module or a library."""
     rows: int
     classes: int
     dtype: str
@@ -190,12 +192,12 @@ class LoopFacts:
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line that runs the forward pass, in the function that calls backward. None if that function does not call the
-    model.
+    """The line that runs the forward pass, in the function that calls backward. None if the forward pass runs
+    elsewhere.
     """
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """The lines that run forward and backward in a step, in pairs. Empty if one function runs the forward pass and
+    """Pairs of the lines that run forward and backward in a step. Empty if one function runs the forward pass and
     another calls backward.
     """
     step: CodePlace | None = None
@@ -215,7 +217,7 @@ class LoopFacts:
     loss: LossForm = LossForm.UNSEEN
     """The way in which the loss of the first backward pass combines the values of the batch."""
     ignores_targets: bool = False
-    """Whether the loss ignores some targets. The targets or the script's arguments show this."""
+    """Whether the loss is known to ignore some targets, from the targets or from the script's arguments."""
     share: str = ""
     """The number by which transformers divides the loss of each part of a batch: "counts" (the number of targets) or
     "parts" (the number of parts). Empty if it does not divide.
@@ -256,7 +258,7 @@ class TrainingFacts:
     """The attributes and container entries that keep memory of the previous step alive at the peak of the run."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts with the floating-point operations from a separate run of the script."""
+        """Add the floating-point operations that a separate run of the script counted to these facts."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -52,13 +52,13 @@ _STEPS: int = 3
 
 @dataclass(slots=True)
 class _SeenPass:
-    """A forward pass with its backward pass, given by indices into the record of allocations."""
+    """A forward pass with its backward pass, as indices of the record of allocations."""
 
     start: int
     backward: int = 0
     spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
-    """The forward pass of each block in the record of allocations. The key is the index of the block's list, and the
-    block's index in it.
+    """Maps each block to its forward pass in the record of allocations. The key is the index of the block's list and
+    the block's index in it.
     """
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ class Gatherer:
         self._journal = journal
         self._steps = 0
         self._model: ModelFacts | None = None
-        """The facts about the largest model that was trained. The largest model is the one with the most parameter
+        """The facts about the trained model. If several models are trained, it is the one with the most parameter
         bytes.
         """
         self._optimizers: dict[int, OptimizerFacts] = {}
@@ -85,8 +85,8 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
-        """The lines of the user's code that called the first forward pass since the last backward pass: one line in
-        each stack frame.
+        """The lines of the user's code at the first forward pass since the last backward pass, one for each stack
+        frame.
         """
         self._is_partly_elsewhere = False
         """Whether one function ran the forward pass and another function called backward."""
@@ -223,9 +223,7 @@ class Gatherer:
             self._note_pass(place_of(frame), begun)
 
     def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
-        """Store two lines of the same function: the line that calls backward, and the line that runs the forward
-        pass.
-        """
+        """Store the line that calls backward, and the line of the same function that runs the forward pass."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
             self._note(backward=backward, forward_in_loop=here[0] if here else None)
@@ -396,7 +394,9 @@ def _library_of(kind: type) -> str:
 
 
 def _library_between(inner: FrameType | None, outer: FrameType) -> str:
-    """Return the library whose loop calls the model. Its stack frames are between the model and the user's code."""
+    """Return the library whose loop calls the model. Its stack frames are between those of the model and of the user's
+    code.
+    """
     while inner is not None:
         name = str(inner.f_globals.get("__name__", ""))
         if name.startswith("transformers.trainer"):

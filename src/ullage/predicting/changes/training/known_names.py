@@ -98,9 +98,7 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement before a line that assigns a name, if it is on every path to the line. None if this is
-    uncertain.
-    """
+    """Return the last statement that assigns a name before a line. None if another statement may have assigned it."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):

@@ -27,8 +27,8 @@ _COUNTED: Final = ("NllLossBackward", "NllLoss2DBackward", "NllLossNdBackward")
 _SELECTS: Final = ("IndexBackward", "MaskedSelectBackward", "TakeBackward")
 _MOST_NODES: Final = 64
 _LOOKED_AT: Final = 12
-"""The number of graph nodes below a mean that are searched for a selection of elements. A selection may give the parts
-of a batch different sizes.
+"""The number of graph nodes below a mean that are searched for a selection of elements. With a selection, parts of a
+batch may differ in size.
 """
 _MOST_BATCHES: Final = 8
 _MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for the sum
@@ -36,9 +36,7 @@ _MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """An autograd node that reduces a term of the loss to a scalar. It also says how the scalar is scaled in the
-    loss.
-    """
+    """An autograd node that reduces a term of the loss to a scalar, and the scaling of this scalar in the loss."""
 
     node: Any
     is_scaled: bool
@@ -141,8 +139,8 @@ def _selects(node: Any) -> bool:
 
 
 class LossWatch:
-    """Observes how losses are computed. It notes whether the script has hooks on saved tensors, and whether batches
-    have ignored targets.
+    """Observes how losses are computed: whether the script has hooks on saved tensors, and whether batches have ignored
+    targets.
     """
 
     def __init__(self) -> None:
@@ -168,8 +166,8 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return how a loss combines the values of its batch. Also return the divisor that transformers uses for the
-        loss of each part of a batch.
+        """Return how a loss combines the values of its batch. Also return by what transformers divides the loss of each
+        part of a batch.
         """
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:
@@ -188,7 +186,7 @@ def _has_ignored(batch: Any) -> bool:
 
 def _share_of_trainer(frame: FrameType | None) -> tuple[Any, str]:
     """Return the number of targets by which transformers divides the loss, as a tensor. Also return the kind of
-    divisor: "counts", "parts" or "".
+    divisor: "counts", "parts" or an empty text.
     """
     while frame is not None:
         if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":

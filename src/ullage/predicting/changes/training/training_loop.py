@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
 """A function that takes a module and the stack frame of the user's code that calls this module."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""A function that takes an optimizer and a function that performs its step. It returns the result of the step."""
+"""A function that takes an optimizer and a function that performs its step. It returns what the step returns."""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
@@ -37,9 +37,11 @@ class TrainingLoop:
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """The number of times that each change had an effect. The key is its `key=setting`. A missing key means 0."""
+        """Maps the `key=setting` of each change to the number of times that the change had an effect. A missing key
+        means 0.
+        """
         self.refusals: dict[str, str] = {}
-        """The reason why a change was not applied, for each change. The key is its `key=setting`."""
+        """Maps the `key=setting` of a change that was not applied to the reason."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
         """A function that finds the facts about training in the record of allocations. None if no facts are
         collected.
@@ -54,7 +56,7 @@ class TrainingLoop:
         """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions that are called before the outermost backward pass, whether the script or a library starts it."""
+        """Functions that are called before the outermost backward pass. The script or a library may start this pass."""
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
@@ -64,7 +66,7 @@ class TrainingLoop:
         self.around_step: list[AroundStep] = []
         """Functions that run an optimizer's step. Register them before the script creates its first optimizer."""
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Functions by the `id` of a module. Each returns a context manager around the module's call. The context
+        """Maps the `id` of a module to a function that returns a context manager around the module's call. The context
         manager yields a function for the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
@@ -123,8 +125,8 @@ class TrainingLoop:
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _is_training(self, module: nn.Module) -> bool:
-        """Return whether a module's call begins a forward pass in training. The call of a module without parameters,
-        such as a loss, does not.
+        """Return whether a module's call begins a forward pass in training. The module must have parameters, so a loss
+        does not count.
         """
         return (
             module.training
@@ -184,9 +186,7 @@ class TrainingLoop:
                 call()
 
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap the same method of an optimizer
-        object.
-        """
+        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap it on the optimizer object."""
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function

@@ -13,7 +13,9 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
-"""A function that takes an object that is being created, and its keyword arguments. It may change these arguments."""
+"""A function that takes an object and the keyword arguments with which it is being created. It may change these
+arguments.
+"""
 TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 PLACES: Final = {
     "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
