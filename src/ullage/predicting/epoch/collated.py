@@ -24,13 +24,15 @@ class BatchFigures:
 
     items: Ints
     largest: Ints
-    """The maximum of each dimension over the items of a batch. Rows are batches and columns are dimensions."""
+    """The maximum of each dimension over the items of a batch. There is one row per batch and one column per
+    dimension.
+    """
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the sizes of the items in each batch. None if an item is unknown, or if the items differ in more than
-        sizes.
+        """Return the sizes of the items in each batch. None if an item is unknown, or if the items differ not only in
+        their sizes.
         """
         if not batches or layout_of(forms.table) is None:
             return None
@@ -94,7 +96,7 @@ class Collated:
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Find the formulas that compute the shapes of the given batches. None if no formula matches a dimension."""
+        """Find a formula for each dimension of the given batches. None if no formula matches a dimension."""
         layout = layout_of(forms)
         if layout is None:
             return None

@@ -28,9 +28,11 @@ class EpochLevels:
     start_allocated_bytes: Ints
     """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of frees whose block is unknown. If it is not 0, the allocated and reserved bytes may be wrong."""
+    """The number of frees of blocks that are unknown. If there are such frees, the allocated and reserved bytes may be
+    wrong.
+    """
     ran_out_at: int | None = None
-    """The step in which memory runs out. The replay ends with it. None if memory does not run out."""
+    """The step in which memory runs out, which ends the replay. None if memory does not run out."""
     is_whole: bool
     """Whether all steps of the epoch were replayed before the deadline."""
     ties: int = 0
@@ -38,7 +40,7 @@ class EpochLevels:
 
 
 def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevice) -> Replay:
-    """Replay the memory requests of the watched run, and return the result."""
+    """Replay the memory requests of the watched run, and return the memory levels of the replay."""
     return replay(_program(requests.op, requests.key, requests.size, requests.stream), settings, device)
 
 
@@ -55,13 +57,13 @@ class Composer:
     device: ReplayDevice
     piece_operations: int = PIECE_OPERATIONS
     _next: int = 0
-    """The number of the next memory block to be allocated. Blocks are numbered over the whole epoch."""
+    """The number of the next memory block to be allocated. Block numbers count over the whole epoch."""
     _survivors: list[Ints] = field(default_factory=list)
     _lost: int = 0
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The memory blocks that are alive at the beginning of a piece of the epoch. Blocks are numbered over the whole
+    """The memory blocks that are alive at the beginning of a piece of the epoch. Block numbers count over the whole
     epoch.
     """
     _first: int = 0
@@ -125,7 +127,7 @@ class Composer:
         )
 
     def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
-        """Yield the epoch in pieces. A piece has memory requests, and the indices at which its steps begin and end."""
+        """Yield the epoch in pieces: the memory requests, and the indices at which the steps begin and end."""
         rows, offsets, length = [before], [], len(before)
         for step in steps:
             offsets.append(length)
@@ -138,7 +140,7 @@ class Composer:
             yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
     def _requests(self, step: Template) -> RequestRows:
-        """Return the memory requests of a step. Blocks are numbered over the whole epoch."""
+        """Return the memory requests of a step. Block numbers count over the whole epoch."""
         key = step.key + self._next
         op = step.op
         if len(step.age):
@@ -168,8 +170,8 @@ class Composer:
         return keys
 
     def _run(self, rows: RequestRows) -> Replay:
-        """Replay a piece of the epoch. Its memory blocks are numbered from 0. The blocks that are alive at its start
-        come first.
+        """Replay a piece of the epoch. Its memory blocks get new numbers from 0. The first numbers are for the blocks
+        that are alive at its start.
         """
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)

@@ -49,8 +49,8 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the names and numbers of dimensions that all items or batches have in common. None if they differ in more
-    than sizes.
+    """Return the names and numbers of dimensions that all items or batches have in common. None if not only their sizes
+    differ.
     """
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
@@ -67,8 +67,8 @@ def elements(form: Form) -> int:
 
 
 def longest(form: Form) -> int:
-    """Return the largest size of any dimension other than a tensor's first dimension. If all tensors have one
-    dimension, return the largest of these.
+    """Return the largest size of any dimension that is not a tensor's first. If all tensors have one dimension, return
+    the largest size of these.
     """
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)

@@ -1,5 +1,5 @@
-"""Find the shapes of every item of a data set in the cheapest way: from a column, from lengths that the data set knows,
-or from the items.
+"""Find the shapes of every item of a data set in the cheapest way. Ways are a column, lengths that the data set knows,
+and the items.
 """
 
 import sys
@@ -14,11 +14,11 @@ from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
 _SAMPLE: Final = 48
-"""The number of items that are fetched to check the lengths that a data set states for its items."""
+"""The number of items that are fetched to check the lengths that the data set states."""
 _AT_ONCE: Final = 512
 _ALIKE: Final = 2048
-"""The number of items that must have equal shapes. All other items are then assumed to have these shapes, if fetching
-all items takes too long.
+"""The number of fetched items with equal shapes after which all items are assumed to have these shapes. This is done if
+fetching all items takes too long.
 """
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
@@ -60,8 +60,8 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Return the shapes of all items, from lengths that the data set knows. None if fetched sample items have other
-    lengths.
+    """Return the shapes of all items from lengths that the data set knows. None if these lengths are wrong for some
+    sample items.
     """
     if count < 2 * _SAMPLE:
         return None

@@ -29,10 +29,12 @@ class Feed:
     handed: list[int] = field(default_factory=list)
     """The position of each returned batch in the epoch. -1 if the batch is not part of the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches that were returned before ullage began to choose which batches to run."""
+    """The batches that were returned before ullage chose which batches to run."""
     delivered: int = 0
     source: "Source | None" = None
-    """The `Source` object of this pass. None if the training loop calls a wrapper of torch's data loader."""
+    """The `Source` object of this pass. None if a loader wraps torch's data loader and the training loop calls only the
+    wrapper.
+    """
     choose: Callable[[], Any] | None = None
     """A function that returns the next batch to run. If None, the script's sampler returns the next batch."""
 
@@ -59,7 +61,7 @@ class Source:
     calls: int = 0
     """The number of times that the training loop has called `next` on this iterator."""
     backward_passes: int = 0
-    """The number of backward passes so far, when the training loop last called this iterator."""
+    """The number of backward passes of the process at the last call of `next` on this iterator."""
 
 
 class LoaderListener(Protocol):
@@ -101,7 +103,7 @@ class LoaderHooks:
         self._listener = listener
         self._undo = ExitStack()
         self._outer: list[Source] = []
-        """The wrappers of torch's data loader whose `next()` is running."""
+        """The wrappers of torch's data loader that are executing `next()` now."""
 
     def install(self) -> None:
         """Install the hooks."""

@@ -21,12 +21,12 @@ from ullage.predicting.epoch.requests import Ints
 MOST_RUNS: Final = 3
 _RUNS_IN_ORDER: Final = 2
 _PROBES: Final = 6
-"""The number of shapes that are run first because they have the largest tensors."""
+"""The number of shapes that are run first. They are the shapes with the largest tensors."""
 
 
 def _spread(count: int) -> Ints:
-    """Return the numbers below `count` in an order that covers the whole range at any time. The runs may end early.
-    Each missing number then has a close neighbour that was run.
+    """Return the numbers below `count` in an order that covers the range evenly. If the time limit ends the runs, each
+    number that was not run has a close neighbour that was run.
     """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
@@ -37,7 +37,7 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """Maps the ID of batch shapes to the number of runs that are still needed for them."""
+    """Maps the ID of batch shapes to the number of runs that these shapes still need."""
 
     __slots__ = ()
     _open: dict[int, int]
@@ -80,7 +80,7 @@ class Plan(OpenRuns):
     _sample: list[int] = field(default_factory=list)
     """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """Maps the ID of batch shapes to the number of runs that are still needed for them."""
+    """Maps the ID of batch shapes to the number of runs that these shapes still need."""
 
     def start(self, done: int, period: int) -> None:
         """Begin to choose which iterations to run. The script has already run the first `done` iterations."""
@@ -100,7 +100,9 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the iteration to run next. If no runs are needed, return the iteration with the smallest tensors."""
+        """Return the iteration to run next. If every shape was run often enough, return the iteration with the smallest
+        tensors.
+        """
         for queue in (self._first[phase], self._again[phase]):
             if queue:
                 return self._sample[queue.popleft()]
@@ -115,8 +117,8 @@ class Plan(OpenRuns):
 
 
 class PlanInOrder(OpenRuns):
-    """The iterations of the training loop that still have to be run, in the order of the epoch. The order matters for
-    torch.compile.
+    """The iterations of the training loop that still have to be run, in the order of the epoch. torch.compile may
+    compile other graphs in another order.
     """
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
@@ -139,7 +141,7 @@ class PlanInOrder(OpenRuns):
         self._made_at = -1
         """The last iteration in the epoch in which torch.compile compiled a graph."""
         self._open: dict[int, int] = {}
-        """Maps the ID of batch shapes to the number of runs that are still needed for them."""
+        """Maps the ID of batch shapes to the number of runs that these shapes still need."""
         self._unseen: set[int] = set()
         """The IDs of the batch shapes that have not been run yet."""
 
@@ -150,7 +152,7 @@ class PlanInOrder(OpenRuns):
         self._want()
 
     def _want(self) -> None:
-        """Require runs of all batch shapes that occur after the last compiled graph."""
+        """Require runs of all batch shapes that occur in the epoch after the last compiled graph."""
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
@@ -176,8 +178,8 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the iteration to run next. Complete a gradient accumulation cycle that has begun. Otherwise begin a
-        cycle with an iteration that has to be run.
+        """Return the iteration to run next. If a gradient accumulation cycle has begun, this is its next iteration.
+        Otherwise it is the first iteration of a cycle that has to be run.
         """
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)

@@ -1,4 +1,4 @@
-"""Memory requests to PyTorch's allocator as columns, and templates of them. Steps with equal requests have equal
+"""Columns of memory requests to PyTorch's allocator, and templates of them. Steps with equal requests have equal
 templates.
 """
 
@@ -58,8 +58,8 @@ class Template:
 
     op: Ints
     key: Ints
-    """The memory block of each request. A block that this step allocates has its number in the step. Another block has
-    an index into `age` and `place`.
+    """The memory block of each request. For blocks of this step, it is the block's number in the step. For other
+    blocks, it is an index into `age` and `place`.
     """
     is_own: npt.NDArray[np.bool_]
     size: Ints
@@ -69,8 +69,8 @@ class Template:
     step.
     """
     place: Ints
-    """The index of each earlier step's block among the blocks that outlived that step. A block from before the first
-    step has its number.
+    """The index of each earlier step's block among the blocks that outlived that step. For blocks from before the first
+    step, it is the block's number.
     """
     births: int
     survivors: Ints
@@ -91,7 +91,7 @@ class TemplateMaker:
         self._alive = alive
         """One byte per memory block that the run has allocated so far: 1 if the block is alive."""
         self._firsts = [first_block]
-        """The number of the first memory block of each step, including the next step."""
+        """The number of the first memory block of each step. The last entry is for the next step."""
         self._survivors: list[Ints] = []
         """The memory blocks that outlived each step. Blocks are numbered over the whole run."""
 

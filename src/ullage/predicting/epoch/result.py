@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The ways to place memory segments at addresses. The epoch's reserved memory is computed for each way."""
+"""The ways to place memory segments at addresses. The reserved memory of the epoch is computed for each way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,8 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """Return the memory requests of iterations that were run with the compiled graphs that the epoch also has at
-        these iterations.
+        """Return the memory requests of some iterations by position. These iterations were run with the same compiled
+        graphs that the epoch has at their position.
         """
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
@@ -189,7 +189,7 @@ class _Foreseen:
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """For batch shapes that were not run, use the memory requests of the next heavier shapes that were run."""
+        """Use the memory requests of the next larger shapes for batch shapes that were not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -242,8 +242,8 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all ways to place segments at addresses. None if the time is
-        too short.
+        """Return the lowest and highest reserved peak over all ways to place segments at addresses. None if not enough
+        time is left.
         """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
@@ -337,7 +337,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the batch with the largest tensor in one iteration."""
+        """Return the batch with the largest tensor in one iteration of the training loop."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -383,8 +383,8 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """Return by how many bytes the allocated memory grows per iteration. 0 unless it grows in every part of the
-    epoch.
+    """Return the number of bytes by which the allocated memory grows per iteration. 0 unless it grows in every part of
+    the epoch.
     """
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
@@ -395,6 +395,6 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """Return the maximum memory in each part of the epoch. All parts are equally long."""
+    """Divide the epoch into equally long parts, and return the maximum memory of each part."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -21,7 +21,9 @@ from ullage.predicting.epoch.item_forms import ItemForms, item_forms
 from ullage.predicting.epoch.requests import Ints
 
 _LEARNED: Final = 24
-"""The number of batches from which the collate formulas are learned. Other batches serve to check the formulas."""
+"""The number of batches from which the collate formulas are learned. The formulas are then checked with other
+batches.
+"""
 _HEAVIEST: Final = 8
 
 
@@ -147,7 +149,7 @@ def _pairs(figures: BatchFigures, usable: Sequence[tuple[int, Form]]) -> tuple[B
 
 
 def _in_order(batches: Sequence[Ints], count: int) -> Ints:
-    """Return the indices of all items of the batches, each once, in the order of the epoch."""
+    """Return the indices of all items of the batches. Each index occurs once. The order is that of the epoch."""
     flat = np.concatenate(batches)
     _, first = np.unique(flat, return_index=True)
     return np.asarray(flat[np.sort(first)], np.int64) % max(count, 1)
@@ -183,7 +185,7 @@ def _fetcher(loader: Any) -> Any:
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:
-    """Collate the batches with the largest predicted tensors. Return whether they have the predicted shapes."""
+    """Collate the batches that should have the largest tensors, and return whether they have the predicted shapes."""
     sizes = np.array([elements(form) for form in scan.forms], np.int64)
     heaviest = np.argsort(-sizes, kind="stable")[:_HEAVIEST]
     firsts = [int(np.flatnonzero(scan.shape == number)[0]) for number in heaviest.tolist()]

@@ -27,8 +27,8 @@ _SHARE_OF_RUNNING: Final = 0.8
 epoch.
 """
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time limit after which batches with the largest tensors are run first, even if the order of the
-epoch matters.
+"""The share of the time limit after which batches with the largest tensors are run first. From then on, the order of
+the epoch is ignored.
 """
 _MOST_BATCHES: Final = 20_000_000
 
@@ -94,16 +94,16 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs that torch.compile might compile differently if the batches ran in the order of the
+        """The number of graphs that torch.compile might compile differently if all batches ran in the order of the
         epoch.
         """
         self.wider_bytes = 0
-        """The bytes that are added to the GPU's memory while steps run out of order."""
+        """The bytes that ullage adds to the GPU's memory for steps that run out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """The intervals between two calls of `next` on a data loader. An interval has the loader, the number of the
-        call, and the memory requests.
+        """The intervals between two calls of `next` on a data loader. Each has the loader, the number of the call, and
+        the memory requests.
         """
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
@@ -114,7 +114,7 @@ class EpochWatch:
         self._forms: list[Form] = []
         """The shapes of every batch that was fetched, in order."""
         self._stepped: list[int] = []
-        """The number of optimizer steps so far, at the end of each iteration."""
+        """The number of optimizer steps that had ended after each iteration."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
@@ -150,7 +150,7 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Return whether the script should continue after the requested number of steps."""
+        """Return whether the script should continue although it has made the requested steps."""
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
@@ -202,8 +202,8 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """End the run if the script begins another epoch. A script that counts batches may leave its loop before the
-        loader is exhausted.
+        """End the run if the script begins another epoch. It may do so before the loader is exhausted, if it counts the
+        batches itself.
         """
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
@@ -214,7 +214,7 @@ class EpochWatch:
             self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """Store the shapes of a batch that was fetched. Count the batch if they differ from the predicted shapes."""
+        """Store the shapes of a batch that was fetched. Count the batch if its shapes are not the predicted ones."""
         if self.feed is not None and feed is not self.feed:
             return
         if feed.delivered == 1 and self.feed is None:
@@ -270,7 +270,9 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls of `next`. Store an iteration when it has all its batches."""
+        """Handle the end of an interval between two calls of `next`. If an iteration now has all its batches, store
+        it.
+        """
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -320,8 +322,8 @@ class EpochWatch:
     # ---- the next batch
 
     def _look_ahead(self) -> None:
-        """Called before each batch is fetched. After the first steps, plan which iterations to run. End the run when
-        the plan or the time is exhausted.
+        """Called before each batch is fetched. After the first steps, it plans which iterations to run. It ends the run
+        when the plan is done or the time is over.
         """
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
