@@ -12,8 +12,8 @@ from ullage.predicting.advice.trial import Combination
 from ullage.predicting.changes.training.facts import TrainingFacts
 
 HOST_BANDWIDTH: Final = 12 << 30
-"""The assumed bandwidth between the GPU and pinned host memory, in bytes per second: PCIe 3.0 x16 in practice. PCIe 4.0
-is twice as fast.
+"""The assumed bandwidth between the GPU and pinned host memory, in bytes per second. The value is that of PCIe 3.0 x16
+in practice. PCIe 4.0 is twice as fast.
 """
 _SMALL: Final = 0.005
 
@@ -23,20 +23,20 @@ class TimeEstimate:
     """The time and computation that a combination of changes adds to a step."""
 
     flops: int | None
-    """The floating-point operations of a step with the changes; None if they could not be counted."""
+    """The floating-point operations of a step with the changes. None if they could not be counted."""
     base_flops: int | None
-    """The floating-point operations of a step without changes; None if they could not be counted."""
+    """The floating-point operations of a step without changes. None if they could not be counted."""
     host_bytes: int
-    """The bytes that a step with the changes copies to the host and back."""
+    """The bytes that a step with the changes copies from the GPU to the host and back."""
     offloads: bool = False
-    """Whether a change copies activations to the host. The number of copied bytes is known for a model's repeated
-    blocks only.
+    """Whether a change copies activations to the host. ullage knows the number of copied bytes only for the repeated
+    blocks of a model.
     """
 
     @property
     def added_share(self) -> float | None:
-        """The added computation as a share of the computation of an unchanged step: 0.17 means 17 % more. None if it is
-        unknown.
+        """The added operations of a step, divided by the operations of a step without changes: 0.17 means 17 % more.
+        None if unknown.
         """
         if not self.flops or not self.base_flops:
             return None
@@ -44,7 +44,7 @@ class TimeEstimate:
 
     @property
     def text(self) -> str:
-        """The added time as text, including the time of copies to the host; "" if the changes add no time."""
+        """The added time as text, including the time of copies to the host. Empty if the changes add no time."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
@@ -53,7 +53,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The added time as a short text, without the time of copies to the host; "" if the changes add no time."""
+        """The added time as a short text, without the time of copies to the host. Empty if the changes add no time."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
@@ -64,14 +64,12 @@ class TimeEstimate:
 
     @property
     def order(self) -> float:
-        """A sort key for the added time. Changes that copy bytes to the host sort last: copies are slower."""
+        """A sort key for the added time. Changes that copy bytes to the host sort last, because copies are slow."""
         return (self.added_share or 0.0) + self.offloads
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
-    """Return an estimate of the time that a combination of changes adds to a step, from the facts of the unchanged
-    run.
-    """
+    """Estimate the time that a combination of changes adds to a step, from facts about the unchanged run."""
     added = sum(
         part.change.added_flops(facts, part.setting)
         for part in combination.parts

@@ -1,6 +1,4 @@
-"""Search for the largest value of an option that fits: for the unchanged script, and with the changes of each cost
-class.
-"""
+"""Search for the largest value of an option that fits, first without changes and then with changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,39 +13,39 @@ from ullage.predicting.fitting.fit import Fitter, Largest
 from ullage.predicting.prediction.request import Request
 
 _IN_PARTS: Final = "accumulate"
-"""The key of the gradient accumulation change. The search for the largest batch size does not try this change, because
-with enough parts every batch size fits.
+"""The key of the gradient accumulation change. The search for the largest batch size leaves it out, because every batch
+size fits if it is split into enough parts.
 """
 _COSTS: Final = (ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestWith:
-    """The largest value of an option with which the script fits, with a combination of changes applied."""
+    """The largest value of an option that fits, with a combination of changes applied."""
 
     combination: Combination
-    """The combination of changes; an empty combination means the unchanged script."""
+    """The combination of changes. An empty combination means the unchanged script."""
     largest: Largest | None
     """The largest value of the option, and the runs that prove it. None if the changes cannot be applied together."""
     problem: str = ""
-    """The reason why the changes cannot be applied together: one sentence without a full stop."""
+    """Why the changes cannot be applied together: one sentence without a full stop."""
 
     @property
     def value(self) -> int | None:
-        """The largest value of the option that fits; None if no value fits."""
+        """The largest value of the option that fits. None if no value fits."""
         best = self.largest.best if self.largest is not None else None
         return best.value if best is not None else None
 
     @property
     def next_value(self) -> int | None:
-        """The smallest value of the option that does not fit; None if the search found no such value."""
+        """The smallest value of the option that does not fit. None if the search found no such value."""
         following = self.largest.next if self.largest is not None else None
         return following.value if following is not None else None
 
     @property
     def to_weigh(self) -> int:
-        """The smallest value of the option that does not fit, or, if every value fits, the largest value that was
-        run.
+        """The smallest value of the option that does not fit. If every value fits, this is the largest value that
+        was run.
         """
         assert self.largest is not None
         return self.next_value or self.largest.probes[-1].value

@@ -1,4 +1,6 @@
-"""Data classes of `ullage advise`: a change with its setting, a combination of changes, and the result of its run."""
+"""Data classes of `ullage advise`: a change with its setting, a combination of changes, and the result of a run with
+it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """A change together with the setting with which it is applied."""
+    """A change and one of its settings."""
 
     change: Change
     setting: str
@@ -31,11 +33,11 @@ class ChangeSetting:
 
     @property
     def title(self) -> str:
-        """The name of the change, as reports show it."""
+        """The name of the change in reports."""
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Return whether ullage applies the change by running edited source code in place of the user's files."""
+        """Return whether ullage applies the change by running edited copies of the user's files."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -45,19 +47,19 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A combination of changes that are applied together, the cheapest change first."""
+    """Changes that are applied together. The cheapest change is first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names of the changes in this combination, as reports show them, joined by commas."""
+        """The names of the changes in reports, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
     @property
     def cost(self) -> ChangeCost:
-        """The cost class of the most expensive change in this combination."""
+        """The cost class of the combination. It is that of its most expensive change."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -68,11 +70,11 @@ class Combination:
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
     def request(self, request: Request, facts: TrainingFacts) -> Request:
-        """Return the request for a run with every change of the combination applied, by hooks or by edited copies of
-        the user's files.
+        """Return a request for a run with every change of the combination. Hooks or edited copies of the user's files
+        apply the changes.
 
         Raises:
-            NotCertain: two changes cannot be written next to each other.
+            NotCertain: the source edits of two changes conflict.
         """
         edits: dict[str, list[SourceEdit]] = {}
         for part in self.parts:
@@ -85,19 +87,19 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this combination with a change added. The added change replaces the same change with another
-        setting.
+        """Return this combination with a change added. If the combination has the same change with another setting, the
+        added change replaces it.
         """
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 
     def without(self, part: ChangeSetting) -> "Combination":
-        """Return this combination of changes without the given change."""
+        """Return this combination without the given change."""
         return Combination(parts=tuple(each for each in self.parts if each != part))
 
 
 def combination(parts: Sequence[ChangeSetting]) -> Combination:
-    """Return the combination of changes, ordered by cost."""
+    """Return the changes as a combination. The cheapest change is first."""
     return Combination(parts=tuple(sorted(parts, key=lambda part: part.change.cost)))
 
 
@@ -112,23 +114,23 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination of changes, and the result of running the script with it."""
+    """A combination of changes, and the result of a run with it."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The result of the run with this combination of changes; None if the combination could not be run."""
+    """The result of the run with this combination. None if the combination was not run."""
     problem: str = ""
-    """The reason why the combination of changes could not be run or had no effect: one sentence without a full stop."""
+    """Why the combination could not be run, or why it had no effect: one sentence without a full stop."""
 
     fits: bool = False
-    """Whether a run proves that the script fits with this combination, at the lower and the upper end of the predicted
-    memory range.
+    """Whether a run proves that the script fits with this combination, even at the upper end of the predicted memory
+    range.
     """
 
     @property
     def need_bytes(self) -> int | None:
-        """The peak GPU memory that the script would use with this combination, in bytes; None if it is unknown because
-        memory ran out.
+        """The peak GPU memory of the script with this combination, in bytes. None if it is unknown because memory
+        ran out.
         """
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
@@ -140,11 +142,13 @@ class NotMade:
 
     change: Change
     why: str
-    """The reason why the change cannot be applied: one sentence without a full stop."""
+    """Why the change cannot be applied: one sentence without a full stop."""
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
-    """Return the settings to try for each change, the mildest first, and the changes that cannot be applied."""
+    """Return the changes to try, each with its settings from the mildest to the strongest. Also return the changes that
+    cannot be applied.
+    """
     settings: dict[str, list[ChangeSetting]] = {}
     not_made = []
     for change in CHANGES:
@@ -167,8 +171,8 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
 
 
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return the change with the cost class that it has in this run: at least `NUMERICS` if the change may alter the
-    gradients.
+    """Return the change with the cost class that it has for this script. If the change may alter the gradients, the
+    class is `NUMERICS` or more expensive.
     """
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -1,5 +1,5 @@
-"""Write a combination of changes as edits of the user's files, and verify by a run that the edited files need the same
-memory.
+"""Write a combination of changes as edits of the user's files. Then run the edited files to verify that they need the
+same memory.
 """
 
 import os
@@ -22,38 +22,36 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """One change of a combination, as source code to write into the script."""
+    """One change of a combination as source code for the user's script."""
 
     name: str
     snippet: str
     is_in_diff: bool
-    """Whether the diff includes the change; if not, the user has to write the change into the script by hand."""
+    """Whether the diff includes the change. If not, the user has to write it by hand."""
     why_not: str = ""
-    """The reason why the diff does not include the change: one sentence without a full stop."""
+    """Why the diff does not include the change: one sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAdvice:
-    """A combination of changes as source code, and the run that verifies it."""
+    """A combination of changes as source code, and the result of a run with this code."""
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
-    """A unified diff of the user's files; "" if none of the changes edits a file."""
+    """A unified diff of the user's files. Empty if the changes edit no file."""
     command: str
-    """The shell lines that set an environment variable or add arguments; "" if the changes need no shell lines."""
+    """Shell lines that set an environment variable or add arguments. Empty if the changes need no shell lines."""
     proof: Prediction | None
-    """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
+    """The run of the edited script. None if ullage was not certain where to make the edits."""
     is_proved: bool
-    """Whether the run of the edited script allocates and reserves as many bytes as the run in which hooks applied the
-    changes.
-    """
+    """Whether the edited script and the script with hooks allocate and reserve the same number of bytes."""
     problem: str = ""
-    """The reason why the edited script could not be compared with the run that used hooks: one sentence without a full
+    """Why the run of the edited script could not be compared with the run with hooks: one sentence without a full
     stop.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diff, the shell lines and the verifying run as plain data for `json.dumps`."""
+        """Return the diff, the shell lines and the run of the edited script as plain data for `json.dumps`."""
         return {
             "diff": self.diff,
             "command": self.command,
@@ -119,8 +117,8 @@ def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> Writte
 def _texts(
     recipes: list[tuple[ChangeSetting, Recipe]],
 ) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
-    """Apply the source edits of one change after the other. A change whose edits conflict with earlier edits is left
-    out.
+    """Apply the source edits of one change after the other. Leave out a change whose edits conflict with earlier
+    edits.
     """
     sources: dict[str, str] = {}
     kept: dict[str, list[SourceEdit]] = defaultdict(list)
@@ -136,7 +134,7 @@ def _texts(
 
 
 def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
-    """Add a change's source edits to the edits that are kept. Return the reason if this is impossible, otherwise ""."""
+    """Add a change's source edits to the edits so far. Return the reason if they conflict, otherwise an empty text."""
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast around the forward pass, or an argument of the library that runs the training loop."""
+"""Mixed precision: autocast around the forward pass, or an argument of the training library that runs the loop."""
 
 import ast
 import functools
@@ -49,9 +49,10 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 class _Autocast:
-    """Keeps autocast on from before the forward pass until the backward pass begins.
+    """Turns autocast on before the forward pass, and off when the backward pass begins.
 
-    With float16, a gradient scaler is also applied to the backward pass and the optimizer's step.
+    With float16, a gradient scaler scales the loss before the backward pass and the gradients before the optimizer's
+    step.
     """
 
     def __init__(self, applied: AppliedChange) -> None:
@@ -110,7 +111,7 @@ class _Autocast:
         return result
 
     def _wrap_clipping(self) -> None:
-        """Make the gradients be divided by the gradient scaler's scale before the script clips them."""
+        """Divide the gradients by the gradient scaler's scale before the script clips them."""
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 wrap(owner, name, self._clip)
@@ -127,7 +128,7 @@ class _PrecisionArgument:
 
     def __init__(self, applied: AppliedChange) -> None:
         self.is_passed = False
-        """Whether the training library received the argument, so that the library turns on autocast itself."""
+        """Whether the training library received the argument. If so, the library turns on autocast."""
         self._applied = applied
         watch_calls("transformers", self._transformers)
         for library, (name, values) in _KEYWORDS.items():
@@ -156,7 +157,7 @@ class _PrecisionArgument:
 
 
 def _keyword_of(library: str, setting: str) -> tuple[str, str]:
-    """Return the argument that turns on mixed precision in a training library, and its value as Python source code."""
+    """Return the name of a training library's mixed-precision argument, and its value as Python source code."""
     if library == "transformers":
         return _SHORT[setting], "True"
     name, values = _KEYWORDS[library]
@@ -164,7 +165,6 @@ def _keyword_of(library: str, setting: str) -> tuple[str, str]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that turn on mixed precision in the user's script."""
     call = facts.loop.library_call
     if facts.loop.library:
         keyword, value = _keyword_of(facts.loop.library, setting)
@@ -218,9 +218,7 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
 
 
 def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
-    """Return the object on which a line calls a method without arguments, as an edit that replaces the object's source
-    code by itself.
-    """
+    """Return an edit that replaces an object by itself. The object is the one whose method a line calls."""
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:

@@ -1,6 +1,4 @@
-"""The class that declares a change: its cost, when it applies, how hooks apply it, and how a user writes it into the
-script.
-"""
+"""The class for a change: its cost, the conditions for it, its hooks, and its source code."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class ChangeCost(IntEnum):
-    """The cost class of a change; the cheapest class is first."""
+    """The cost class of a change. The cheapest class is first."""
 
     NOTHING = 0
-    """The results are the same, and a step takes no noticeable additional time."""
+    """The results are the same, and a step takes no noticeable extra time."""
     TIME = 1
     """Same gradients, but more time per step."""
     NUMERICS = 2
@@ -28,7 +26,7 @@ class ChangeCost(IntEnum):
 
 
 class Gradients(StrEnum):
-    """The comparison of the gradients of a changed run with the gradients of the unchanged run."""
+    """A comparison of the gradients of a changed run with those of the unchanged run."""
 
     SAME = "the same"
     ROUNDING = "the same up to rounding"
@@ -40,18 +38,18 @@ class Gradients(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change that are worth a run, the mildest first, or the reason why the change cannot be
-    applied.
+    """The settings of a change that are worth a run. The first one saves the least. If the change cannot be applied,
+    this holds the reason instead.
     """
 
     settings: Sequence[str] = ()
     why_not: str = ""
-    """The reason why the change cannot be applied to this run: one sentence without a full stop."""
+    """Why the change cannot be applied to this run: one sentence without a full stop."""
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return the settings of a change; if one of the conditions is true, return the reason why the change cannot be
-        applied.
+        """Return the settings of a change. If one of the conditions is true, return the reason for which the change
+        cannot be applied.
         """
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
@@ -59,7 +57,7 @@ class Applicable:
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change that hooks apply in the script's process, right after torch is imported."""
+    """A change that hooks apply in the script's process, right after the import of torch."""
 
     loop: "TrainingLoop"
     text: str
@@ -67,21 +65,21 @@ class AppliedChange:
     setting: str
 
     def took_effect(self, times: int = 1) -> None:
-        """Add to the number of times that this change had an effect on the run."""
+        """Count how many times this change had an effect on the run."""
         self.loop.effects[self.text] += times
 
     def refuse(self, why: str) -> None:
-        """Record the reason why the change is not applied, unless a reason was recorded before."""
+        """Record why the change is not applied. If there is already a reason, keep it."""
         self.loop.refusals.setdefault(self.text, why)
 
     def fail(self, why: str) -> None:
-        """Record the reason why the change is not applied, and replace a reason that was recorded before."""
+        """Record why the change is not applied. If there is already a reason, replace it."""
         self.loop.refusals[self.text] = why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to a training run that can be applied without editing the script."""
+    """A change to a training run that needs no edit of the script."""
 
     key: str
     """The key of the change, such as "checkpoint". The text `key=setting` names a change and its setting."""
@@ -90,45 +88,47 @@ class Change:
     cost: ChangeCost
     gradients: Gradients
     title_for: Callable[[str], str] | None = None
-    """A function that returns the name of the change with a setting, for reports. If None, reports use `name` for every
+    """A function that returns the name of a change and its setting for reports. If None, reports show `name` for every
     setting.
     """
     explanation: str
-    """A sentence for the user that says what the change does, and why that saves memory."""
+    """A sentence for the user. It says what the change does and why that saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
-    """A function that returns the settings of the change that are worth a run, from the facts about training."""
+    """A function that takes the facts about training and returns the settings that are worth a run."""
     install: Callable[[AppliedChange], object] | None = None
     """A function that applies the change in the script's process. None if an environment variable or an argument
     applies it.
     """
     alloc_conf: Callable[[str], str] | None = None
-    """A function that returns the options of PyTorch's allocator that apply the change with a setting."""
+    """A function that takes a setting and returns the options of PyTorch's allocator that apply it."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
-    """A function that returns whether edited source code applies the change; it runs in place of the user's files
-    (`Request.edited`).
+    """A function that returns whether the change is applied by edited source code, which runs in place of the user's
+    files (`Request.edited`).
     """
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
     """A function that returns how the gradients compare with those of the unchanged run. None if the comparison is the
     same for every run.
     """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """A function that returns the floating-point operations that the change adds to a step; None if the change adds
+    """A function that returns how many floating-point operations the change adds to a step. None if the change adds
     none.
     """
     world_size: Callable[[str], int] | None = None
-    """A function that returns the number of GPUs that the change needs with a setting; None if the number does not
-    change.
+    """A function that takes a setting and returns the number of GPUs that it needs. None if the number of GPUs stays
+    the same.
     """
     excludes: frozenset[str] = frozenset()
-    """The keys of the other changes that cannot be combined with this change."""
+    """The keys of the changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
-    """A function that returns the source code of the change: edits if their places are certain, otherwise a snippet."""
+    """A function that returns the change as source code. It returns edits of the user's files, or only a snippet if
+    their places are uncertain.
+    """
 
     def title(self, setting: str) -> str:
-        """Return the name of the change with a setting, for reports."""
+        """Return the name of a change and its setting for reports."""
         return self.name if self.title_for is None else self.title_for(setting)
 
 
 def text_of(change: Change, setting: str) -> str:
-    """Return the text `key=setting` of a change and its setting."""
+    """Return the text `key=setting` for a change and its setting."""
     return f"{change.key}={setting}"

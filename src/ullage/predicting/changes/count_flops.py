@@ -1,6 +1,7 @@
-"""Count the floating-point operations of a step with PyTorch's FLOP counter, in a separate run, for estimates of time.
+"""Count the floating-point operations of a step with PyTorch's FLOP counter, for estimates of time. This takes a
+separate run.
 
-The counter is a `TorchDispatchMode`, which changes the allocations of a run. The memory figures of that run are not
+The counter is a `TorchDispatchMode`, which changes the allocations of a run. So the memory figures of that run are not
 used.
 """
 
@@ -12,17 +13,15 @@ from ullage.predicting.editing.edit import Recipe
 
 
 class _NoModules(nullcontext[None]):
-    """A replacement for the module tracker of PyTorch's FLOP counter. The total does not need the tracker's module
-    hooks.
+    """Replaces the module tracker of PyTorch's FLOP counter, because ullage needs only the total and not a count per
+    module.
     """
 
     parents = frozenset({"Global"})
 
 
 def _install(applied: AppliedChange) -> None:
-    """Count floating-point operations from the first forward pass to the end of the backward passes of the first
-    step.
-    """
+    """Count floating-point operations from the first forward pass to the last backward pass of the first step."""
     from torch.utils.flop_counter import FlopCounterMode
 
     loop = applied.loop

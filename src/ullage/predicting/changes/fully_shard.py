@@ -38,8 +38,8 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 class _Sharding:
-    """Shards each model of a process before the model's first forward pass, and replaces the model's parameters in the
-    optimizers by shards.
+    """Shards each model of a process before its first forward pass. The optimizers get the shards in place of the
+    model's parameters.
     """
 
     def __init__(self, applied: AppliedChange) -> None:

@@ -1,4 +1,6 @@
-"""Delete variables that keep a step's memory alive during the next step, right after the last use of each variable."""
+"""Delete variables that keep a step's memory alive during the next step. Each variable is deleted right after its last
+use.
+"""
 
 from typing import Final
 
@@ -10,7 +12,7 @@ from ullage.predicting.editing.release import released
 
 
 def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
-    """Return the edits that delete the variables, and the reason for each variable that the edits do not delete."""
+    """Return the edits that delete the variables. If a variable has no edit, return the reason."""
     edits: list[InsertAfter] = []
     problem = ""
     for each in facts.held:
@@ -25,7 +27,7 @@ def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
 
 
 def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
-    """Return one edit with a `del` statement for all variables that are deleted at the same line."""
+    """Join the edits that delete variables at the same line into one `del` statement."""
     names: dict[tuple[str, int], list[str]] = {}
     others = []
     for edit in edits:

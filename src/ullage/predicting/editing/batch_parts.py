@@ -51,7 +51,7 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLoss:
-    """A call of `cross_entropy` whose result is the loss: the mean over the targets that are not ignored."""
+    """A call of `cross_entropy` that computes the loss. The loss is the mean over the targets that are not ignored."""
 
     line: int
     ignore_index: int
@@ -65,23 +65,23 @@ class PassPlaces:
     function: str
     """The qualified name of the function of the user's code that calls backward."""
     forward_line: int | None
-    """The line that runs the forward pass; None if another function than the one that calls backward runs it."""
+    """The line that runs the forward pass. None if the forward pass runs in another function than `function`."""
     backward_line: int
     batch: Mapping[str, bool]
-    """The tensors that the forward and backward pass read, by name, and whether each tensor has one row per item of the
-    batch.
+    """The tensors that the forward and backward pass read. Maps each name to whether the tensor has one row per item of
+    the batch.
     """
     is_sum: bool = False
     """Whether the loss is a sum over the batch. If so, the edits do not scale the loss of a part."""
     counted: CountedLoss | None = None
-    """The call of `cross_entropy` whose mean over targets is the loss; None if the loss is different or is computed
-    elsewhere.
+    """The call of `cross_entropy` that computes the loss as a mean over targets. None if the loss is computed in
+    another way.
     """
 
 
 @dataclass(slots=True)
 class _Region:
-    """The statements from the forward pass to the backward pass, which the edits put into a loop over the parts of a
+    """The statements from the forward pass to the backward pass. The edits put them into a loop over the parts of a
     batch.
     """
 
@@ -138,12 +138,14 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartWeight:
-    """The scaling of the loss of a part, with which the losses of all parts add up to the loss of the full batch."""
+    """The scaling of the loss of a part. With this scaling, the losses of all parts add up to the loss of the full
+    batch.
+    """
 
     before: Sequence[str]
     """The source lines to insert before the loop over the parts of a batch."""
     operation: str
-    """The operator and operand that scale the loss of a part, as source code; "" if the loss is a sum over the
+    """The operator and operand that scale the loss of a part, as source code. Empty if the loss is a sum over the
     batch.
     """
     edits: Sequence[SourceEdit] = ()
@@ -165,8 +167,8 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeig
 
 
 def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
-    """Return the call that computes the loss of the full batch, if its targets can be counted before the loop over
-    parts.
+    """Return the call that computes the loss of the full batch. None if its targets cannot be counted before the
+    loop.
     """
     if not isinstance(region.loss, ast.Name):
         return None
@@ -217,8 +219,8 @@ def _backward_call(place: BlockPlace, line: int) -> ast.Call:
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the expression for the loss in a `loss.backward()` or `accelerator.backward(loss)` call, without a
-    gradient scaler around it.
+    """Return the loss that a `loss.backward()` or `accelerator.backward(loss)` call uses, without a gradient scaler
+    around it.
     """
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
@@ -234,7 +236,7 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def _assigned_before(scope: Scope, name: str, line: int) -> int:
-    """Return the number of the last line before the given line that assigns a name."""
+    """Return the last line that assigns a name before a given line."""
     found = [
         node.lineno
         for node in own_nodes(scope)
@@ -272,7 +274,7 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
 
 
 def _assigned_in(region: _Region) -> set[str]:
-    """Return the names that the statements assign, except names that the statements only add to with `+=`."""
+    """Return the names that the statements assign. Names that only `+=` changes are left out."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return {
@@ -301,9 +303,7 @@ def _check_node(region: _Region, node: ast.AST) -> None:
 
 
 def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
-    """Return whether a `+=` statement adds the same sum when it runs once for each part of a batch as when it runs for
-    the full batch.
-    """
+    """Return whether a `+=` statement computes the same sum over all parts of a batch as over the full batch."""
     if not isinstance(node.target, ast.Name):
         return False
     if fate_in(region.statements, node.target.id) is Fate.LOST:
@@ -323,7 +323,7 @@ def _method_calls(statement: ast.stmt, name: str) -> list[ast.Call]:
 
 
 def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
-    """Return the edit that scales the loss of a part of the batch, right after the statement that assigns the loss."""
+    """Return the edit that scales the loss of a part. It comes right after the statement that assigns the loss."""
     loss = region.loss
     if not isinstance(loss, ast.Name):
         text = ast.unparse(loss)
@@ -343,15 +343,15 @@ def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceE
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The variables that contain the batch, and the source code that splits them into parts."""
+    """The variables that contain the batch, and the source code that splits these variables into parts."""
 
     names: Sequence[str]
     kind: str
-    """The kind of container of the batch: one of "tensors", "mapping", "sequence"."""
+    """The kind of container of the batch: "tensors", "mapping" or "sequence"."""
 
     @property
     def target(self) -> str:
-        """The names of the variables that contain the batch, written as an assignment target."""
+        """The names of the variables that contain the batch, as the left side of an assignment."""
         return ", ".join(self.names)
 
     @property
@@ -395,8 +395,8 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
 
 
 def _given(region: _Region) -> set[str]:
-    """Return the variables that may contain the batch: those that the statements read and that get a new value in each
-    iteration.
+    """Return the variables that may contain the batch. The statements read them, and each iteration gives them a new
+    value.
     """
     loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
     if loops:
@@ -408,8 +408,8 @@ def _given(region: _Region) -> set[str]:
 
 
 def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
-    """Return all places where the statements read a name. A place is the list of enclosing syntax nodes, the innermost
-    first.
+    """Return all places where the statements read a name. A place is the list of enclosing syntax nodes. The innermost
+    node is first.
     """
     uses: list[list[ast.AST]] = []
 
@@ -455,7 +455,7 @@ def _counters(loop: ast.For) -> set[str]:
 
 
 def _is_called(use: list[ast.AST]) -> bool:
-    """Return whether an expression calls the variable, or calls a method of it that tensors do not have."""
+    """Return whether an expression calls the variable, or calls one of its methods that tensors do not have."""
     if len(use) > 1 and isinstance(use[1], ast.Call) and use[1].func is use[0]:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
@@ -488,7 +488,7 @@ def _is_a_place(use: list[ast.AST]) -> bool:
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
-    """Return the kind of container of a batch of unknown type, from the expressions that read the batch."""
+    """Return the kind of container of a batch. None if the code that reads the batch does not show it."""
     kinds = {_kind_of_one(use) for use in uses}
     return kinds.pop() if len(kinds) == 1 else None
 

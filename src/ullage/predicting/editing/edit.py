@@ -1,6 +1,4 @@
-"""The kinds of edit of a source file, and the class `Recipe`, which holds a change's edits. Line numbers are those of
-the file before any edit.
-"""
+"""The kinds of edit of a source file, and the class `Recipe`. Line numbers are those of the file before any edit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,23 +28,21 @@ class LineEdit(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter(LineEdit):
-    """An edit that inserts lines after the statement that begins or ends at a line, with the statement's
-    indentation.
-    """
+    """An edit that inserts lines after the statement at a line. The inserted lines get the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBefore(LineEdit):
-    """An edit that inserts lines before the statement at a line, with the statement's indentation."""
+    """An edit that inserts lines before the statement at a line. The inserted lines get the statement's indentation."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapStatements(SourceEdit):
-    """An edit that indents the statements between two lines of one block, under a header such as `with ...:`."""
+    """An edit that puts the statements between two lines of one block under a header such as `with ...:`."""
 
     first_line: int
     last_line: int
@@ -55,7 +51,7 @@ class WrapStatements(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddKeyword(LineEdit):
-    """An edit that adds a keyword argument to a call at a line, if the name of the called function ends with
+    """An edit that adds a keyword argument to a call at a line. The name of the called function must end with
     `function`.
     """
 
@@ -67,8 +63,8 @@ class AddKeyword(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """An edit that replaces the called function at a line by another function, if the name of the called function ends
-    with `function`.
+    """An edit that replaces the function in a call at a line by another function. The name of the called function must
+    end with `function`.
     """
 
     function: str
@@ -82,10 +78,10 @@ class RemoveStatement(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceExpression(LineEdit):
-    """An edit that replaces an expression by other source code, in the statement at a line."""
+    """An edit that replaces an expression in the statement at a line."""
 
     column: int
-    """The column at which the expression begins, counted from 0 in bytes of UTF-8 as in Python's syntax trees."""
+    """The column at which the expression begins, in bytes of UTF-8 from 0, as in Python's syntax trees."""
     old: str
     """The source code of the expression before the edit."""
     new: str
@@ -106,13 +102,13 @@ class Recipe:
     snippet: str
     """A few lines of Python code, or a shell line, that show the user how to make the change."""
     edits: tuple[SourceEdit, ...] = ()
-    """The edits that apply the change to the user's files; empty if ullage is not certain where the edits belong."""
+    """The edits that apply the change to the user's files. Empty if ullage is not certain where they belong."""
     arguments: tuple[str, ...] = ()
     """Script arguments that apply the change. ullage adds them after the user's arguments."""
     environment: str = ""
     """A shell line that applies the change, such as "export NAME=value"."""
     why_not: str = ""
-    """The reason why the change has no edits: one sentence without a full stop."""
+    """A short text that shows the user how to make the change: lines of Python code, or a shell line."""
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":

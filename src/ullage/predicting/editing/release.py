@@ -50,13 +50,15 @@ def released(source: str, *, file: str, function: str, lines: Mapping[str, int])
 
 
 def _text(names: Sequence[str], *, is_sure: bool) -> str:
-    """Return the statement that frees variables: `del`, or an assignment of None if a variable may have no value."""
+    """Return the statement that frees variables. It is `del`. If a variable may have no value, it is an assignment of
+    None.
+    """
     return f"del {', '.join(names)}" if is_sure else f"{' = '.join(names)} = None"
 
 
 def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
-    """Return the first line of the last statement that uses a variable, and whether the variable certainly has a value
-    there.
+    """Find the last statement that uses a variable. Return its first line. Also return whether the variable certainly
+    has a value there.
     """
     if not name.isidentifier():
         raise NotCertain(f"{name} is not a variable")
@@ -78,8 +80,8 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
 
 
 def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
-    """Return the first line of the last statement that uses a variable in the innermost of the given loops, and whether
-    it has a value there.
+    """Find the last statement of a loop that uses a variable. Return its first line. Also return whether the variable
+    certainly has a value there.
     """
     loop = levels[-1].statement
     assert isinstance(loop, LOOPS)
@@ -105,8 +107,8 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
 
 
 def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
-    """Return the block inside a statement that contains every use of a variable; None if there are uses outside of one
-    block.
+    """Return the block inside a statement that contains all uses of a variable. None if no block contains all of
+    them.
     """
     statement = block[last]
     if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:
@@ -120,7 +122,7 @@ def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[
 
 
 def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
-    """Return whether a variable certainly has a value after the given statements, on every path through them."""
+    """Return whether a variable certainly has a value after the given statements."""
     for index, statement in enumerate(statements):
         if name in stored_in(statement) and _assigns(statement, name):
             return not any(isinstance(node, ast.Delete) for each in statements[index:] for node in ast.walk(each))
@@ -128,7 +130,7 @@ def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
 
 
 def _assigns(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement assigns a variable on every path that continues after the statement."""
+    """Return whether a statement certainly assigns a variable, if the code after the statement is reached."""
     if isinstance(statement, ast.If):
         blocks = (statement.body, statement.orelse)
         return all(_is_sure(block, name) or (fate_in(block, name) is Fate.LOST and _leaves(block)) for block in blocks)

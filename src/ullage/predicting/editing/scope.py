@@ -1,4 +1,4 @@
-"""Find the blocks that enclose a statement, and whether code after the statement may read the value of a variable."""
+"""Find the blocks that enclose a statement. Also find out whether code after the statement may read a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -24,12 +24,12 @@ class Fate(Enum):
     LOST = "lost"
     """The statements do not read the value: they assign or delete the variable, or leave the function."""
     OPEN = "open"
-    """The statements do not use the variable, or they assign it a new value on some paths only."""
+    """The statements do not use the variable, or they assign it on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A statement of the user's code, given by the block that contains it and its index in the block."""
+    """A statement of the user's code, given by its block and its index in the block."""
 
     block: list[ast.stmt]
     index: int
@@ -55,10 +55,10 @@ def parse(source: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, function: str) -> Scope:
-    """Return the function with a qualified name, or the module itself.
+    """Return the function with a qualified name. For the name "<module>", return the module.
 
     Raises:
-        NotCertain: the file does not contain a function with this name, or contains several.
+        NotCertain: the file does not contain exactly one function with this name.
     """
     if function == MODULE:
         return tree
@@ -80,7 +80,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that enclose a line, from the top level of the function to the innermost block.
+    """Return the statements that enclose a line, the outermost first.
 
     Raises:
         NotCertain: no statement of the function itself contains the line.
@@ -107,7 +107,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements that a compound statement, a function or a module contains."""
+    """Yield the blocks of a compound statement, a function or a module."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,29 +118,29 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement; decorators are a part of the statement."""
+    """Return the first line of a statement, including its decorators."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
 def end_line(node: ast.stmt | ast.expr) -> int:
-    """Return the line on which a statement or an expression ends."""
+    """Return the last line of a statement or an expression."""
     return node.end_lineno or node.lineno
 
 
 def spans(node: ast.stmt | ast.expr, line: int) -> bool:
-    """Return whether a line is within the lines of a statement or an expression."""
+    """Return whether a statement or an expression contains a line."""
     return node.lineno <= line <= end_line(node)
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Return whether a line is within the lines of a statement, including its decorators."""
+    """Return whether a statement, including its decorators, contains a line."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`; "" if it has no
-    name.
+    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`. Empty if it has
+    no name.
     """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
@@ -154,13 +154,14 @@ def operand(node: ast.expr) -> str:
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls that span a line, of functions whose name ends with the given name."""
+    """Return the calls at a line. The name of the called function must end with the given name."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the deepest block that contains two lines: its depth, and the statement of the block at each line.
+    """Return the depth of the innermost block that contains two lines. Also return the statement of this block at each
+    line.
 
     Raises:
         NotCertain: the two lines are in different branches of one statement.
@@ -185,7 +186,7 @@ def names_of(scope: Scope) -> set[str]:
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns, except names that nested functions assign."""
+    """Return the names that a syntax node assigns, without those that nested functions assign."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -198,9 +199,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and all nodes below it that run when the node runs. Bodies of nested functions and classes
-    are left out.
-    """
+    """Yield a syntax node and the nodes below it, without the bodies of nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -213,7 +212,6 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def arguments_of(scope: Scope) -> set[str]:
-    """Return the names of a function's arguments."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -222,9 +220,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether code outside the function's own statements may read a variable: a nested function, `global`, or
-    `locals()`.
-    """
+    """Return whether a nested function, `global` or `locals()` may read a variable of the function."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -238,7 +234,6 @@ def is_shared(scope: Scope, name: str) -> bool:
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
-    """Return whether a nested function has a local variable with the given name."""
     if isinstance(node, ast.Lambda):
         return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -291,7 +286,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return what statements that run in this order do first with the value of a variable."""
+    """Return the first thing that the statements do with the value of a variable."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -334,9 +329,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a variable name that a function or module does not use: the wanted name, with a number appended if
-    necessary.
-    """
+    """Return a variable name that is not in use. It is the wanted name, with a number appended if necessary."""
     taken = names_of(scope)
     number = 2
     name = wanted

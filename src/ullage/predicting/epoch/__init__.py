@@ -1,3 +1,3 @@
-"""Predict the memory use of a whole epoch: inspect all batches on the host, run only some steps, and replay the memory
-requests of all steps.
+"""Predict the memory use of a whole epoch. All batches are inspected on the host. Only some steps are run. The memory
+requests of all steps are replayed.
 """

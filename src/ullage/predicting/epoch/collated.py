@@ -20,19 +20,19 @@ _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """The sizes of the items in each batch: the number of items, and the maximum and the sum of each dimension of the
-    items.
-    """
+    """The sizes of the items in each batch: the number of items, and the maximum and the sum of each dimension."""
 
     items: Ints
     largest: Ints
-    """The maximum of each dimension over the items of a batch: one row per batch, one column per dimension."""
+    """The maximum of each dimension over the items of a batch. There is one row per batch and one column per
+    dimension.
+    """
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the sizes of the items in batches whose items are all known; None if the items differ in more than
-        sizes.
+        """Return the sizes of the items in each batch. None if an item is unknown, or if the items differ not only in
+        their sizes.
         """
         if not batches or layout_of(forms.table) is None:
             return None
@@ -89,14 +89,14 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """A prediction of the shapes of collated batches from the sizes of their items: one formula per dimension."""
+    """Predicts the shapes of collated batches from the sizes of their items. Each dimension has its own formula."""
 
     layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Return the formulas that compute the shapes of the given batches; None if a dimension matches no formula."""
+        """Find a formula for each dimension of the given batches. None if no formula matches a dimension."""
         layout = layout_of(forms)
         if layout is None:
             return None
@@ -112,7 +112,7 @@ class Collated:
         return cls(layout=layout, formulas=tuple(chosen))
 
     def foretell(self, figures: BatchFigures) -> Ints:
-        """Return the predicted sizes of all dimensions of batches, one row per batch."""
+        """Return the predicted sizes of all dimensions, one row per batch."""
         if not self.formulas:
             return np.zeros((len(figures.items), 0), np.int64)
         return np.stack([formula(figures) for formula in self.formulas], axis=1)
@@ -122,6 +122,6 @@ class Collated:
         return layout_of(forms) == self.layout and np.array_equal(self.foretell(figures), dims_of(forms))
 
     def form(self, dims: Sequence[int]) -> Form:
-        """Return the names and shapes of a batch's tensors, from the sizes of their dimensions."""
+        """Return the names and shapes of a batch's tensors from the sizes of their dimensions."""
         sizes = iter(dims)
         return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)

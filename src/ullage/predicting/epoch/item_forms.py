@@ -1,5 +1,5 @@
-"""Find the shapes of every item of a data set from the cheapest source: a column, lengths that the data set knows, or
-the items themselves.
+"""Find the shapes of every item of a data set in the cheapest way. Ways are a column, lengths that the data set knows,
+and the items.
 """
 
 import sys
@@ -14,11 +14,11 @@ from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
 _SAMPLE: Final = 48
-"""The number of items that are fetched to check the lengths that a data set states for its items."""
+"""The number of items that are fetched to check the lengths that the data set states."""
 _AT_ONCE: Final = 512
 _ALIKE: Final = 2048
-"""The number of items that must have equal shapes before all other items are assumed to have them too, if fetching all
-items takes too long. An example is images of one size.
+"""The number of fetched items with equal shapes after which all items are assumed to have these shapes. This is done if
+fetching all items takes too long.
 """
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
@@ -26,15 +26,15 @@ _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 @dataclass(slots=True, kw_only=True)
 class ItemForms:
-    """The shapes of each item of a data set, stored as indices into a table of distinct shapes."""
+    """The shapes of each item of a data set. Each item has an index into a table of distinct shapes."""
 
     numbers: Ints
-    """The index of each item's shapes in the table; -1 if the shapes are unknown."""
+    """The index of each item's shapes in the table of distinct shapes. -1 if unknown."""
     table: list[Form]
     how: str
-    """The source from which the shapes of the items are known, as text for reports."""
+    """A text for reports that says how ullage found the shapes."""
     assumed: int = 0
-    """The number of items that were not fetched, and are assumed to have the shapes of the fetched items."""
+    """The number of items that were not fetched. They are assumed to have the shapes of the fetched items."""
 
 
 def item_forms(
@@ -60,8 +60,8 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Return the shapes of all items from lengths that the data set knows, if fetched sample items have these lengths;
-    otherwise None.
+    """Return the shapes of all items from lengths that the data set knows. None if these lengths are wrong for some
+    sample items.
     """
     if count < 2 * _SAMPLE:
         return None
@@ -83,7 +83,6 @@ def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Ite
 
 
 def _shifted(form: Form, by: Ints) -> Form:
-    """Return the shapes of an item with the given amounts added to its dimensions."""
     changes = iter(by.tolist())
     return tuple((name, tuple(size + next(changes) for size in shape)) for name, shape in form)
 
@@ -108,7 +107,7 @@ def _ints(value: Any, count: int) -> Ints | None:
 
 
 def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
-    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists themselves."""
+    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists."""
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.Dataset):
         return

@@ -27,14 +27,16 @@ class Feed:
     """The batches that the script's sampler has not returned yet."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The position of each returned batch in the epoch's order; -1 if the batch is not part of the epoch."""
+    """The position of each returned batch in the epoch. -1 if the batch is not part of the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches that were returned before ullage chose the batches to run, in the order of the epoch."""
+    """The batches that were returned before ullage chose which batches to run."""
     delivered: int = 0
     source: "Source | None" = None
-    """The `Source` object of this pass, if the training loop calls torch's data loader directly."""
+    """The `Source` object of this pass. None if a loader wraps torch's data loader and the training loop calls only the
+    wrapper.
+    """
     choose: Callable[[], Any] | None = None
-    """A function that returns the next batch to run; None to use the next batch of the script's sampler."""
+    """A function that returns the next batch to run. If None, the script's sampler returns the next batch."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -51,17 +53,19 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """The iterator from which the training loop gets its batches: torch's data loader, or a loader that wraps it."""
+    """The iterator from which the training loop gets its batches. It is torch's data loader, or a loader that wraps
+    it.
+    """
 
     feed: Feed | None
     calls: int = 0
     """The number of times that the training loop has called `next` on this iterator."""
     backward_passes: int = 0
-    """The number of backward passes in the process when the training loop last called this iterator."""
+    """The number of backward passes of the process at the last call of `next` on this iterator."""
 
 
 class LoaderListener(Protocol):
-    """The interface of an object that receives the events of data loaders."""
+    """The interface for objects that handle the events of data loaders."""
 
     def before_handing_out(self, feed: Feed) -> None:
         """Called before a batch is chosen."""
@@ -93,13 +97,13 @@ class _Sampler:
 
 
 class LoaderHooks:
-    """Installs hooks on data loaders with `install`, and removes the hooks with `remove`."""
+    """Hooks on data loaders. `install` adds them and `remove` removes them."""
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo = ExitStack()
         self._outer: list[Source] = []
-        """The data loaders that wrap torch's data loader and whose `next()` is running."""
+        """The wrappers of torch's data loader that are executing `next()` now."""
 
     def install(self) -> None:
         """Install the hooks."""

@@ -21,12 +21,12 @@ from ullage.predicting.epoch.requests import Ints
 MOST_RUNS: Final = 3
 _RUNS_IN_ORDER: Final = 2
 _PROBES: Final = 6
-"""The number of shapes whose batches are run first, because they have the largest tensors."""
+"""The number of shapes that are run first. They are the shapes with the largest tensors."""
 
 
 def _spread(count: int) -> Ints:
-    """Return the numbers below `count` in an order that covers their range evenly at any time, so that every number
-    that is not reached within the time limit has a neighbour that was reached.
+    """Return the numbers below `count` in an order that covers the range evenly. If the time limit ends the runs, each
+    number that was not run has a close neighbour that was run.
     """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
@@ -37,15 +37,12 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """The number of runs that batch groups of each shape key still need. Batch groups of the same shapes have the same
-    shape key.
-    """
+    """Maps the ID of batch shapes to the number of runs that these shapes still need."""
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this shape key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -53,7 +50,7 @@ class OpenRuns:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch groups of every shape key were run as often as needed."""
+        """Whether all batch shapes were run as often as needed."""
         return not self._open
 
     @property
@@ -64,16 +61,18 @@ class OpenRuns:
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """The batch groups of an epoch that still have to be run, those with the largest tensors first."""
+    """The iterations of the training loop that still have to be run. Those with the largest tensors come first."""
 
     keys: Ints
-    """The shape key of each batch group in the order of the epoch, -1 if unknown. Equal keys mean equal memory
+    """The ID of each iteration's batch shapes, in the order of the epoch. -1 if unknown. Equal IDs mean equal memory
     requests.
     """
     phases: Ints
-    """The position in the gradient accumulation cycle at which batch groups of each shape key may run."""
+    """Maps the ID of batch shapes to their position in the gradient accumulation cycle. They may run only at this
+    position.
+    """
     weight: Ints
-    """The weight of the batch groups of each shape key: the number of elements of their largest tensor."""
+    """Maps the ID of batch shapes to the number of elements of their largest tensor."""
     span: Ints
     """The longest dimension of each key."""
     _first: list[deque[int]] = field(default_factory=list)
@@ -81,10 +80,10 @@ class Plan(OpenRuns):
     _sample: list[int] = field(default_factory=list)
     """The first batch group of each key."""
     _open: dict[int, int] = field(default_factory=dict)
-    """The number of runs that the batch groups of each shape key still need."""
+    """Maps the ID of batch shapes to the number of runs that these shapes still need."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
+        """Begin to choose which iterations to run. The script has already run the first `done` iterations."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -101,7 +100,7 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: one that still has to be run, otherwise the batch group with the smallest
+        """Return the iteration to run next. If every shape was run often enough, return the iteration with the smallest
         tensors.
         """
         for queue in (self._first[phase], self._again[phase]):
@@ -112,52 +111,48 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
-        group before it.
-        """
+        """Require one more run of these batch shapes. Their last two runs made different memory requests."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
 
 class PlanInOrder(OpenRuns):
-    """The batch groups of an epoch that still have to be run, in the order of the epoch, because torch.compile compiles
-    graphs.
+    """The iterations of the training loop that still have to be run, in the order of the epoch. torch.compile may
+    compile other graphs in another order.
     """
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The shape key of each batch group in the order of the epoch, -1 if unknown. Batch groups before and after a
-        compiled graph have different keys.
+        """The ID of each iteration's batch shapes, in the order of the epoch. -1 if unknown. The IDs change after
+        torch.compile compiles a graph.
         """
         self.phases, self.weight, self.span = phases, weight, span
-        """The position of each shape key in the gradient accumulation cycle, the weight of its batch groups, and their
-        longest dimension.
+        """Three values for each ID of batch shapes: the position in the gradient accumulation cycle, the elements of
+        the largest tensor, and the longest dimension.
         """
         self.is_hurried = False
-        """Whether the batch groups with the largest tensors are run first from now on, because the time limit is too
-        short for all.
+        """Whether iterations with the largest tensors are run first from now on, because the time limit is too short
+        for all.
         """
         self._kinds = len(weight)
         self.period = 1
-        """The number of batch groups that the script processes per optimizer step."""
+        """The number of iterations of the training loop per optimizer step."""
         self._done, self._at = 0, -1
         self._made_at = -1
-        """The last position in the epoch at which torch.compile compiled a graph."""
+        """The last iteration in the epoch in which torch.compile compiled a graph."""
         self._open: dict[int, int] = {}
-        """The number of runs that the batch groups of each shape key still need."""
+        """Maps the ID of batch shapes to the number of runs that these shapes still need."""
         self._unseen: set[int] = set()
-        """The shape keys of which no batch group has been run yet."""
+        """The IDs of the batch shapes that have not been run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
+        """Begin to choose which iterations to run. The script has already run the first `done` iterations."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
 
     def _want(self) -> None:
-        """Require runs of the batch groups of every shape key that occurs in the epoch after the last compiled
-        graph.
-        """
+        """Require runs of all batch shapes that occur in the epoch after the last compiled graph."""
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
@@ -183,8 +178,8 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: the next of an accumulation cycle that has begun, or the first of a cycle
-        with a batch group to run.
+        """Return the iteration to run next. If a gradient accumulation cycle has begun, this is its next iteration.
+        Otherwise it is the first iteration of a cycle that has to be run.
         """
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
@@ -194,9 +189,7 @@ class PlanInOrder(OpenRuns):
         return self._at
 
     def _next(self) -> int:
-        """Return the next batch group that still has to be run, in the order of the epoch; at its end, start from the
-        beginning.
-        """
+        """Return the next iteration that has to be run. After the end of the epoch, search from its beginning."""
         wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
@@ -213,13 +206,10 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this shape key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
-        group before it.
-        """
+        """Require one more run of these batch shapes. Their last two runs made different memory requests."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

@@ -1,5 +1,5 @@
-"""Memory requests to PyTorch's allocator, as columns with numbered blocks, and templates that are equal for steps with
-equal requests.
+"""Columns of memory requests to PyTorch's allocator, and templates of them. Steps with equal requests have equal
+templates.
 """
 
 from bisect import bisect_right
@@ -17,9 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Memory requests in their order, as columns of equal length. Memory blocks are numbered from 0 over the whole
-    run.
-    """
+    """Memory requests in order, as columns of equal length. Memory blocks are numbered from 0 over the whole run."""
 
     op: Ints
     """The kind of each memory request: `Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
@@ -41,7 +39,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return a single row of memory requests, for an operation without a block."""
+    """Return one memory request for an operation without a block."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 
@@ -60,23 +58,23 @@ class Template:
 
     op: Ints
     key: Ints
-    """The memory block of each request: a number in the step if the step allocates the block, otherwise an index into
-    `age` and `place`.
+    """The memory block of each request. For blocks of this step, it is the block's number in the step. For other
+    blocks, it is an index into `age` and `place`.
     """
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The number of steps ago that each block of an earlier step was allocated; 0 if the block existed before the first
+    """The number of steps since each block of an earlier step was allocated. 0 if the block existed before the first
     step.
     """
     place: Ints
-    """The index of each block of an earlier step among the blocks that outlived that step; for a block from before the
-    first step, its number.
+    """The index of each earlier step's block among the blocks that outlived that step. For blocks from before the first
+    step, it is the block's number.
     """
     births: int
     survivors: Ints
-    """The numbers of the blocks that the step allocates and that outlive the step."""
+    """The blocks that the step allocates and that outlive the step."""
 
     def is_like(self, other: "Template") -> bool:
         """Return whether two steps make the same memory requests."""
@@ -87,15 +85,15 @@ class Template:
 
 
 class TemplateMaker:
-    """Creates a template of the memory requests of each step of a run, one step after the other."""
+    """Creates a template of the memory requests of each step, one step after the other."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         self._alive = alive
         """One byte per memory block that the run has allocated so far: 1 if the block is alive."""
         self._firsts = [first_block]
-        """The number of the first memory block of each step so far, and of the next step."""
+        """The number of the first memory block of each step. The last entry is for the next step."""
         self._survivors: list[Ints] = []
-        """The memory blocks that outlived each step, by their number in the run."""
+        """The memory blocks that outlived each step. Blocks are numbered over the whole run."""
 
     def template(self, requests: RequestRows) -> Template:
         """Return the template of the next step."""
@@ -126,8 +124,8 @@ class TemplateMaker:
         )
 
     def _named(self, step: int, block: int) -> tuple[int, int]:
-        """Return how many steps ago a memory block was allocated, and its index among the blocks that outlived that
-        step.
+        """Return how many steps ago a memory block was allocated. Also return its index among the blocks that outlived
+        that step.
         """
         made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
         if made_in < 0:

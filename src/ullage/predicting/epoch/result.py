@@ -1,4 +1,4 @@
-"""Compute the memory use of a whole epoch from the steps that a watched run made."""
+"""Compute the memory use of a whole epoch from the steps of a watched run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The ways to place memory segments at addresses for which the reserved memory of the epoch is compared."""
+"""The ways to place memory segments at addresses. The reserved memory of the epoch is computed for each way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class RunFigures:
     graphs: int
     """The number of CUDA graphs that the run captured."""
     ranks: int = 1
-    """The number of ranks of the training job that the run belonged to."""
+    """The number of ranks in the training job."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
@@ -66,7 +66,7 @@ class _Foreseen:
         self._watch, self._run, self._deadline = watch, run, deadline
         self._notes = list(watch.notes)
         self._doubts: list[str] = []
-        """The reasons why the predicted figures of the epoch may be wrong."""
+        """Why the predicted figures of the epoch may be wrong."""
         self._stood_in: set[int] = set()
         """The keys for which no step was run."""
         self._confirmed = 0
@@ -74,7 +74,7 @@ class _Foreseen:
         self._settings = _settings(watch.ledger.settings, run.torch_version)
 
     def use(self) -> EpochUse:
-        """Return the memory use of the epoch, from a replay of the memory requests of its steps."""
+        """Replay the memory requests of the epoch's steps, and return the memory use of the epoch."""
         watch = self._watch
         places, templates = self._steps()
         try:
@@ -119,7 +119,7 @@ class _Foreseen:
     # ---- the steps of the epoch
 
     def _steps(self) -> tuple[Ints, list[Template]]:
-        """Return the positions of the epoch's batch groups, and the memory requests of each batch group."""
+        """Return the position and the memory requests of each iteration of the epoch."""
         watch = self._watch
         own = [unit.template for unit in watch.units[: watch.in_own_order]]
         if watch.plan is None:
@@ -149,8 +149,8 @@ class _Foreseen:
         return np.array(places, np.int64), templates
 
     def _as_run(self) -> dict[int, Template]:
-        """Return the memory requests of the batch groups that were run with the same graphs that the epoch has compiled
-        at their position.
+        """Return the memory requests of some iterations by position. These iterations were run with the same compiled
+        graphs that the epoch has at their position.
         """
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
@@ -160,8 +160,8 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the memory requests of the batch groups of each shape key: the usual requests, and the first requests
-        if they differ.
+        """Return the usual memory requests for each ID of batch shapes. Also return the requests of the first run, if
+        they differ.
         """
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
@@ -189,7 +189,7 @@ class _Foreseen:
         return steady, first
 
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Use the memory requests of the next heavier shape key that was run, for each shape key that was not run."""
+        """Use the memory requests of the next larger shapes for batch shapes that were not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -242,8 +242,8 @@ class _Foreseen:
         )
 
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all ways to place segments at addresses; None if the time is
-        too short.
+        """Return the lowest and highest reserved peak over all ways to place segments at addresses. None if not enough
+        time is left.
         """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
@@ -337,7 +337,7 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the batch with the largest tensor in a batch group."""
+        """Return the batch with the largest tensor in one iteration of the training loop."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -383,8 +383,8 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
 
 
 def _growth(starts: Ints) -> int:
-    """Return by how many bytes the allocated memory grows per batch group; 0 unless it grows in every part of the
-    epoch.
+    """Return the number of bytes by which the allocated memory grows per iteration. 0 unless it grows in every part of
+    the epoch.
     """
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
@@ -395,6 +395,6 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """Return the maximum of the memory in each of equally long spans of the epoch, in bytes."""
+    """Divide the epoch into equally long parts, and return the maximum memory of each part."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -21,21 +21,21 @@ from ullage.predicting.epoch.item_forms import ItemForms, item_forms
 from ullage.predicting.epoch.requests import Ints
 
 _LEARNED: Final = 24
-"""The number of batches from which the collate formulas are learned. The formulas are verified on as many other
-batches, and on the batches with the largest tensors.
+"""The number of batches from which the collate formulas are learned. The formulas are then checked with other
+batches.
 """
 _HEAVIEST: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """The batches of an epoch in their order, with the shapes of each batch."""
+    """The batches of an epoch in order, with the shapes of each batch."""
 
     order: list[Any]
-    """The batches of the sampler: for each batch, the indices of its items."""
+    """The indices of the items in each batch of the sampler."""
     items: Ints
     shape: Ints
-    """The index of the shapes of each batch in `forms`; -1 if the batch was not inspected."""
+    """The index of each batch's shapes in `forms`. -1 if the batch was not inspected."""
     forms: list[Form]
     """The distinct forms."""
     notes: list[str] = field(default_factory=list)
@@ -149,7 +149,7 @@ def _pairs(figures: BatchFigures, usable: Sequence[tuple[int, Form]]) -> tuple[B
 
 
 def _in_order(batches: Sequence[Ints], count: int) -> Ints:
-    """Return the indices of all items of the batches without repetition, in the order of the epoch."""
+    """Return the indices of all items of the batches. Each index occurs once. The order is that of the epoch."""
     flat = np.concatenate(batches)
     _, first = np.unique(flat, return_index=True)
     return np.asarray(flat[np.sort(first)], np.int64) % max(count, 1)
@@ -163,7 +163,7 @@ def _that_may_know(loader: Any) -> list[Any]:
 
 
 def _known(items: ItemForms, batches: Sequence[Ints]) -> Ints:
-    """Return the indices of the batches for which the shapes of all items are known."""
+    """Return the indices of the batches whose items all have known shapes."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
     if not sizes.all():
         return np.zeros(0, np.int64)
@@ -185,9 +185,7 @@ def _fetcher(loader: Any) -> Any:
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:
-    """Return whether the batches that are predicted to have the largest tensors have the predicted shapes; these
-    batches are collated to check.
-    """
+    """Collate the batches that should have the largest tensors, and return whether they have the predicted shapes."""
     sizes = np.array([elements(form) for form in scan.forms], np.int64)
     heaviest = np.argsort(-sizes, kind="stable")[:_HEAVIEST]
     firsts = [int(np.flatnonzero(scan.shape == number)[0]) for number in heaviest.tolist()]

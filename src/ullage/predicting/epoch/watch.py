@@ -23,22 +23,22 @@ from ullage.predicting.epoch.scan import Scan, go_through
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
 _SHARE_OF_RUNNING: Final = 0.8
-"""The share of the time limit after which ullage runs no further step. The rest of the time is for the replay of the
+"""The share of the time limit after which ullage runs no more steps. The rest of the time is for the replay of the
 epoch.
 """
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time limit after which batches with the largest tensors are run first, even if the order of the
-epoch matters.
+"""The share of the time limit after which batches with the largest tensors are run first. From then on, the order of
+the epoch is ignored.
 """
 _MOST_BATCHES: Final = 20_000_000
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A step that was run, with one batch or with the batches that the script fetches together."""
+    """A step that was run: one iteration of the training loop."""
 
     place: int
-    """The position of the step among the batch groups of the epoch; -1 if unknown."""
+    """The position of the iteration in the epoch. -1 if unknown."""
     template: Template
     form: Form
     journal_start: int
@@ -74,17 +74,19 @@ class EpochWatch:
         self.scan: Scan | None = None
         self.plan: Plan | PlanInOrder | None = None
         self.group = 1
-        """The number of batches that the script fetches before each computation: a batch group."""
+        """The number of batches that one iteration of the training loop fetches."""
         self.period = 1
-        """The number of batch groups that the script processes per optimizer step."""
+        """The number of iterations of the training loop per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """The memory requests of the steps of each shape key, without those of the first steps."""
+        """Maps the ID of batch shapes to the memory requests of their steps. The first steps are left out."""
         self.in_own_order = 0
-        """The number of batch groups at the beginning of the run that were run in the order of the epoch."""
+        """The number of iterations at the beginning of the run that are in the order of the epoch."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
-        """Whether the data loader is exhausted, and whether the batches of the epoch were known in advance."""
+        """Two values: whether the data loader has no batch left, and whether the batches of the epoch are known in
+        advance.
+        """
         self.seconds = seconds
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
@@ -92,31 +94,31 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs that torch.compile may compile differently if the batches run in the epoch's own
-        order.
+        """The number of graphs that torch.compile might compile differently if all batches ran in the order of the
+        epoch.
         """
         self.wider_bytes = 0
-        """The GPU memory that is added for steps that run out of order, in bytes."""
+        """The bytes that ullage adds to the GPU's memory for steps that run out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """The intervals between two calls of `next` on a data loader: the loader, the number of the call, and the
-        memory requests.
+        """The intervals between two calls of `next` on a data loader. Each has the loader, the number of the call, and
+        the memory requests.
         """
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self.lag = 0
-        """The number of batches that the script fetches before it uses the first batch."""
+        """The number of batches that the script fetches ahead, before it uses the first one."""
         self._pending: list[RequestRows] = []
         self._pending_start = self._rest = 0
         self._forms: list[Form] = []
         """The shapes of every batch that was fetched, in order."""
         self._stepped: list[int] = []
-        """The number of optimizer steps that had ended when each batch group ended."""
+        """The number of optimizer steps that had ended after each iteration."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
-        """Whether ullage ended the run because no further step was needed."""
+        """Whether ullage ended the run because no more steps were needed."""
         self._empty_cache: Any = None
 
     # ---- called by the run
@@ -135,7 +137,7 @@ class EpochWatch:
         binding._cuda_emptyCache = empty_cache
 
     def leave(self) -> None:
-        """Stop watching the data loaders, in a forked child process."""
+        """Stop watching the data loaders in a forked child process."""
         self._hooks.remove()
 
     def remove(self) -> None:
@@ -148,14 +150,12 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Return whether the script should continue after a step, although it has made the requested number of
-        steps.
-        """
+        """Return whether the script should continue although it has made the requested steps."""
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
-        """Handle the end of an optimizer step. If the data loader is exhausted, this may be the last step of the
-        run.
+        """Handle the end of an optimizer step. If the data loader has no batch left, this may be the last step of
+        the run.
         """
         is_left_long_ago = self.feed is not None and time.monotonic() - self.began > self.seconds
         if is_left_long_ago and not self.has_finished:
@@ -202,7 +202,9 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """End the run if the script begins another epoch, because it counted the batches and left its loop."""
+        """End the run if the script begins another epoch. It may do so before the loader is exhausted, if it counts the
+        batches itself.
+        """
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
             return
@@ -212,9 +214,7 @@ class EpochWatch:
             self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """Store the shapes of a batch that was fetched, and count the batch if its shapes are not the predicted
-        shapes.
-        """
+        """Store the shapes of a batch that was fetched. Count the batch if its shapes are not the predicted ones."""
         if self.feed is not None and feed is not self.feed:
             return
         if feed.delivered == 1 and self.feed is None:
@@ -234,7 +234,7 @@ class EpochWatch:
         return requests
 
     def _cut(self, source: Source) -> None:
-        """End the interval since the last call of `next` on a data loader, and begin a new interval with this call."""
+        """End the interval since the last call of `next` on a data loader, and begin a new one."""
         began_by, call, pieces, start = self._open
         now = self._journal_length()
         pieces.append(self._take())
@@ -242,8 +242,8 @@ class EpochWatch:
         self._open = (source, source.calls, [], now)
 
     def _engage(self, source: Source, passes: int) -> None:
-        """Handle the first backward pass after a call of `next`, which shows that the training loop gets its batches
-        from this data loader.
+        """Handle the first backward pass after a call of `next`. It shows that this data loader feeds the training
+        loop.
         """
         assert source.feed is not None
         self._source, self.feed, self.began = source, source.feed, time.monotonic()
@@ -270,8 +270,8 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls of `next`. The interval completes a batch group, or a part of
-        a batch group.
+        """Handle the end of an interval between two calls of `next`. If an iteration now has all its batches, store
+        it.
         """
         assert self._maker is not None
         assert self.feed is not None
@@ -300,7 +300,7 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """Compare the memory requests of a step that was run with those of the last step of the same shape key."""
+        """Compare the memory requests of a step with those of the last step with the same batch shapes."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
@@ -322,8 +322,8 @@ class EpochWatch:
     # ---- the next batch
 
     def _look_ahead(self) -> None:
-        """Make a plan of the batch groups to run if it is time, or end the run. Each fetch of a batch begins with a
-        call of this method.
+        """Called before each batch is fetched. After the first steps, it plans which iterations to run. It ends the run
+        when the plan is done or the time is over.
         """
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
@@ -380,9 +380,7 @@ class EpochWatch:
             self.plan = None
 
     def _whole_order(self, feed: Feed) -> list[Any] | None:
-        """Return all batches that the script's sampler returns in this epoch, in their order; None if they are
-        unknown.
-        """
+        """Return all batches of the script's sampler in this epoch, in order. None if they are unknown."""
         loader = feed.loader
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
@@ -400,7 +398,7 @@ class EpochWatch:
         return [*feed.given, *rest]
 
     def _found_period(self) -> int:
-        """Return the number of batch groups that the script processes per optimizer step."""
+        """Return the number of iterations of the training loop per optimizer step."""
         ends = [number for number, (now, before) in enumerate(itertools.pairwise([0, *self._stepped])) if before > now]
         if len(ends) < 2:
             return (ends[0] + 1) if ends else 1
@@ -421,7 +419,7 @@ class EpochWatch:
 
 
 def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
-    """Return the plan of the batch groups to run, for the shapes of an epoch."""
+    """Return a plan that chooses which iterations of the epoch to run."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
     phase = np.arange(units) % period

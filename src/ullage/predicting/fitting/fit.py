@@ -36,7 +36,7 @@ CHANGES: Final = (
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""A pattern for the error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
+"""A pattern for the messages of argparse, click, absl, fire and transformers' parser about an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +55,28 @@ class Largest:
     """The largest value of an option with which the script fits, and the runs that prove it."""
 
     probes: tuple[Probe, ...]
-    """The runs of the search for the largest value, ordered by the value of the option."""
+    """The runs of the search, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
-    """The smallest value for which no run proves that it fits; None if the search ended at the highest value or because
-    the script failed.
-    """
+    """The smallest value that is not proved to fit. None if the highest value fits, or if the script failed."""
     failure: tuple[int, str] | None = None
-    """The smallest value with which the script failed for a reason other than memory, and the error of the script."""
+    """The smallest value with which the script failed for another reason than memory, and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value that fits with this change; None if the change does not allow a
-    larger value.
-    """
+    """A change that was tried, and the largest value that fits with it. None if the change allows no larger value."""
 
     change: Change
     setting: str
     how: str
-    """The source code or the setting that makes the change; for a setting of PyTorch's allocator, the complete text to
-    set.
+    """The source code or the setting that makes the change. For a setting of PyTorch's allocator, this is the complete
+    text to set.
     """
     applies: bool
-    """Whether the tried change had an effect on the script's run."""
+    """Whether the change had an effect on the script's run."""
     probe: Probe | None
-    """The run with the change applied, at the smallest value of the option that does not fit without the change."""
+    """The run with the change at the smallest value that does not fit without it."""
     largest: Largest | None
 
 
@@ -104,12 +100,10 @@ class Fit(Answer):
     gpu: str
     total_memory_bytes: int
     margin_bytes: int
-    """The bytes that must stay free on the GPU above the upper end of the predicted memory range."""
+    """The bytes that must stay free on the GPU even at the upper end of the predicted memory range."""
     axis: Axis
     largest: Largest
-    """The result for the first option. If a second option varies too, the second option has its lowest value in this
-    result.
-    """
+    """The result for the first option. A second option has its lowest value in this result."""
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
@@ -119,15 +113,13 @@ class Fit(Answer):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage fit`. If it is uncertain whether the lowest value fits, the exit code is that of
-        "unknown".
-        """
+        """The exit code of `ullage fit`. It is that of "unknown" if no run shows whether the lowest value fits."""
         if self.largest.best:
             return ExitCode.YES
         return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the result as plain data for `json.dumps`. The first key is the schema version."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -244,7 +236,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change, first with the smallest value of the option that did not fit."""
+        """Try every change. Begin with the smallest value of the option that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -272,16 +264,16 @@ class Fitter:
             yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
     def _fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that its value fits: the verdict is FITS, and the run made a step if runs of
-        other values did.
+        """Return whether a run proves that its value fits. The verdict must be FITS. The run must also complete a
+        training step, if runs of other values did.
         """
         has_trained = any(step.complete for step in prediction.steps)
         self._takes_steps = self._takes_steps or has_trained
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option that fits, for each value of the second option, which doubles from
-        its lowest value.
+        """Find the largest value of the first option for each value of the second option. The second option is doubled
+        each time.
         """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
@@ -301,9 +293,7 @@ class Fitter:
 
 
 def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
-    """Return the error with which the script failed at a value smaller than those that fit, with advice on what to
-    do.
-    """
+    """Return the error of a script that fails at the small values that were tried, with advice on what to do."""
     bare = axis.option.lstrip("-+")
     if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
         return f"{failure}\n(vary= needs an option of the script, and the script does not know {axis.option})"
@@ -311,8 +301,8 @@ def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
 
 
 def _how(request: Request, change: Change, setting: str) -> str:
-    """Return the source code or the setting that makes a change; for a setting of PyTorch's allocator, the complete
-    text to set.
+    """Return the source code or the setting that makes a change. For a setting of PyTorch's allocator, return the
+    complete text to set.
     """
     if change.alloc_conf is not None:
         return changed(request, change, setting).options["alloc_conf"] or ""
@@ -328,8 +318,8 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Return whether a run fits with the margin left free, and without an out-of-memory error that the script itself
-    handles.
+    """Return whether the script fits and leaves the margin free. It does not fit if it catches an out-of-memory
+    error.
     """
     return (
         prediction.verdict is Verdict.FITS
@@ -339,7 +329,9 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return the memory need of a value from the result of its run; an error means that the script failed."""
+    """Return how much memory a value of the option needs, from the result of its run. An error means that the script
+    failed.
+    """
     if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
     return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)

@@ -16,9 +16,7 @@ _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
 _LEADS_ON = "; its last output was:"
-"""The end of the first line of an error if a program exited with an error. The output of the program follows on the
-next lines.
-"""
+"""The end of an error's first line if the output of a program follows on the next lines."""
 _FRAME = " │┃║|"
 _TRAFFIC = (
     "The column 'sends' is an estimate: the bytes that a rank sends in a step, counted from NCCL calls under the "
@@ -201,8 +199,8 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
 
 
 def _line_of(error: str) -> str:
-    """Return an error's first line. If the first line only introduces the output of a program, return the last line of
-    this output that contains an error, without the box drawn around it.
+    """Return the first line of an error. If the first line announces a program's output, return the last output line
+    with an error.
     """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
@@ -238,9 +236,7 @@ def _ranks(found: LayoutFit) -> str:
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield a note on the layouts of which all context-parallel ranks were run, because these ranks differ in memory
-    use.
-    """
+    """Yield a note on context-parallel ranks, which differ in memory use. It says which of them were run."""
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
     partly = sum(row.verdict == PARTLY for row in found.rows)
@@ -253,7 +249,9 @@ def _contexts(found: LayoutFit) -> Iterator[str]:
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return the plot of the memory use of each layout, for its rank that uses the most memory, in ascending order."""
+    """Return a plot of the memory use of each layout, in ascending order. Each layout is represented by the rank that
+    uses the most memory.
+    """
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),
         key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),

@@ -1,6 +1,4 @@
-"""Search over parallel layouts: each rank of a layout is run alone. Many layouts are in progress at a time, on any work
-engine.
-"""
+"""Search over parallel layouts. Each rank of a layout is run alone."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,15 +37,13 @@ from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
 _LAYOUTS_PER_RUN: Final = 2
-"""The number of layouts that are in progress for each run that an engine performs in parallel. A layout waits for its
-own runs in between.
-"""
+"""The number of layouts in progress per parallel run. It is above 1, because a layout often waits for its own runs."""
 _MOST_THREADS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """The run request that is tried with every parallel layout, and the options that vary."""
+    """The run request that is tried with every parallel layout, and the options to vary."""
 
     request: Request
     space: LayoutSpace
@@ -73,9 +69,7 @@ class LayoutQuestion:
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the number of items per step: over all ranks that process different items, and over all
-        micro-batches.
-        """
+        """Return the number of items per step, over all micro-batches and all ranks with different items."""
         if value is None:
             return None
         return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
@@ -101,9 +95,7 @@ class LayoutsSearch:
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts of which some ranks were not run, and which are Pareto-optimal if these ranks need no more
-        memory than the others.
-        """
+        """Return the layouts that are Pareto-optimal as far as is known. Some of their ranks were not run."""
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
@@ -175,7 +167,7 @@ class LayoutsSearch:
         )
 
     def _start(self, layout: CardLayout) -> Sequence[int]:
-        """Return the values of the option to run first: the value found with the first rank, or the values in the
+        """Return the values of the option to run first: the value that fits the first rank, or the values in the
         script's arguments.
         """
         axis = self.question.axis
@@ -228,7 +220,7 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the script at the reported value, or at the next larger value if the script failed there."""
+    """Return the error of the script at the reported value, or else at the next larger value."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -278,7 +270,7 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run the rank of the best layout that uses the most memory again, with the data for the diagrams of a report."""
+    """Run one rank of the best layout again with data for diagrams. This is the rank that uses the most memory."""
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

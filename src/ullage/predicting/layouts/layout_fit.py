@@ -1,5 +1,5 @@
-"""The result of `ullage fit --layout`: every layout with its rank that uses the most memory, and the Pareto-optimal
-layouts.
+"""The result of `ullage fit --layout`: every layout with its rank that uses the most memory. Also the indices of the
+Pareto-optimal layouts.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,9 +15,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict on a layout with context parallelism if the first rank along the sequence fits, and the other ranks along
-the sequence were not run.
-"""
+"""The verdict if the first context-parallel rank fits and the others were not run."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -28,9 +26,9 @@ class RankRun:
 
     rank: int
     stands_for: str
-    """The ranks whose memory use this rank represents, such as "all ranks" or "first stage"."""
+    """The ranks for which this rank was run, such as "all ranks" or "first stage"."""
     fits: bool
-    """Whether the rank fits with the margin left free, at the lower and the upper end of the predicted memory range."""
+    """Whether the rank fits and leaves the margin free, even at the upper end of the predicted memory range."""
     prediction: Prediction
 
 
@@ -44,19 +42,17 @@ class LayoutRow:
     "not run".
     """
     value: int | None = None
-    """The largest value of the option with which the layout fits, or the smallest value if no value fits. None without
-    an option.
+    """The largest value of the option with which the layout fits. If no value fits, it is the smallest value. None if
+    no option is varied.
     """
     next_value: int | None = None
-    """The smallest value of the option with which the layout does not fit; None if the highest value fits."""
+    """The smallest value of the option with which the layout does not fit. None if the highest value fits."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks of the layout that were run with that value of the option. If the first rank did not fit, the other
-    ranks were not run.
-    """
+    """The ranks of the layout that were run with `value`. If the first rank did not fit, no other rank was run."""
     error: str = ""
     """The error with which the script failed in this layout, or the reason why the layout was not run."""
     items: int | None = None
-    """The number of items per training step, over all ranks; None if no option is varied."""
+    """The number of items per training step, over all ranks. None if no option is varied."""
     runs: int = 0
     """The number of runs for this layout."""
 
@@ -69,8 +65,8 @@ class LayoutRow:
 
     @property
     def free_bytes(self) -> int | None:
-        """The bytes that stay free on the GPU of the rank that uses the most memory; None if the run of that rank did
-        not finish.
+        """The bytes that stay free on the GPU of the rank that uses the most memory. None if that rank's run did not
+        finish.
         """
         fullest = self.fullest
         if fullest is None or fullest.prediction.oom is not None:
@@ -79,20 +75,20 @@ class LayoutRow:
 
     @property
     def sent_bytes(self) -> int | None:
-        """An estimate of the bytes that a rank sends to other ranks per step, for the rank that sends the most."""
+        """An estimate of the bytes that a rank sends to other ranks per step. It is for the rank that sends the
+        most.
+        """
         sizes = [run.prediction.sent_bytes_per_step for run in self.ranks]
         return max((size for size in sizes if size is not None), default=None)
 
     @property
     def recomputed_share(self) -> float | None:
-        """An estimate of the share of the forward pass that activation checkpointing recomputes in the backward
-        pass.
-        """
+        """An estimate of the share of the forward pass that activation checkpointing runs a second time."""
         shares = [run.prediction.recomputed_share for run in self.ranks]
         return max((share for share in shares if share is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of one layout as plain data for `json.dumps`."""
+        """Return the result of one layout as plain data for `json.dumps`."""
         fullest = self.fullest
         return {
             "layout": dict(self.layout.sizes),
@@ -138,29 +134,29 @@ class LayoutFit(Answer):
     layout: str
     """The parallel axes of the layouts, as the user gave them."""
     option: str | None
-    """The option whose largest value was searched for; None if no option was varied."""
+    """The option whose largest value was searched for. None if no option was varied."""
     item_tokens: int | None
-    """The number of tokens per item, if the user specified it."""
+    """The number of tokens per item. None if the user did not give it."""
     total_memory_bytes: int
     margin_bytes: int
     rows: tuple[LayoutRow, ...]
     """All layouts, the best first."""
     frontier: tuple[int, ...]
-    """The indices of the rows that are Pareto-optimal by items per step, free memory and bytes sent."""
+    """The indices of the Pareto-optimal rows, by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the work engine that performed the runs."""
+    """The name of the work engine. A work engine performs runs on this machine or on others."""
     run_count: int
     """The number of runs that were performed."""
     known_count: int
-    """The number of results that the search reused from earlier searches."""
+    """The number of results that come from earlier searches."""
     is_whole: bool
-    """Whether the search over layouts finished; False if it was interrupted."""
+    """Whether the search over layouts finished. False if it was interrupted."""
     notes: tuple[str, ...]
     seconds: float
 
     @property
     def best(self) -> LayoutRow | None:
-        """The layout that fits with the most items per step. If several layouts do, it is the layout that sends the
+        """The layout that fits and processes the most items per step. Among equals, it is the layout that sends the
         fewest bytes.
         """
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
@@ -177,7 +173,7 @@ class LayoutFit(Answer):
         return ExitCode.UNKNOWN if is_unknown else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the result as plain data for `json.dumps`. The first key is the schema version."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -201,9 +197,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Return the rows of layouts in order: layouts that fit, by items per step, bytes sent and free memory, then the
-    other layouts.
-    """
+    """Sort the rows of layouts. Layouts that fit come first, by items per step, bytes sent and free memory."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
@@ -213,7 +207,7 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
 
 
 def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
-    """Return the indices of the Pareto-optimal rows of layouts, among the rows with the given verdicts."""
+    """Return the indices of the Pareto-optimal rows, among the rows with the given verdicts."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)

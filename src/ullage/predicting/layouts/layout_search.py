@@ -20,9 +20,7 @@ RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search for the largest value of the option that fits with one layout. The method `run` performs the
-    search.
-    """
+    """The search for the largest value of the option with which a layout fits. The method `run` performs the search."""
 
     ranks: Sequence[int]
     axis: Axis | None
@@ -31,9 +29,9 @@ class LayoutSearch:
     start: Sequence[int] = ()
     """Values of the option near the expected result, which are run first."""
     best: int | None = None
-    """The largest value of the option that fits; None if no value fits; 0 if no option is varied."""
+    """The largest value of the option that fits. None if no value fits. 0 if no option is varied."""
     next: int | None = None
-    """The smallest value of the option that does not fit; None if every value in the range fits."""
+    """The smallest value of the option that does not fit. None if every value in the range fits."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
@@ -50,8 +48,8 @@ class LayoutSearch:
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
     def _values(self, values: Sequence[int], run: RunTrials) -> Mapping[int, ProbedNeed]:
-        """Run values of the option: for each value, first the rank that needs the most memory, then the other ranks if
-        that rank fits.
+        """Run values of the option. For each value, run the rank that needs the most memory first. Run the other ranks
+        only if it fits.
         """
         leading = self.ranks[0] if self._leading is None else self._leading
         others = [rank for rank in self.ranks if rank != leading]
@@ -65,9 +63,7 @@ class LayoutSearch:
         return {value: self._need_of(value) for value in values}
 
     def _need_of(self, value: int) -> ProbedNeed:
-        """Return the memory need of a value of the option: that of the rank that needs the most, if all ranks were
-        run.
-        """
+        """Return how much memory a value of the option needs. This is the need of the rank that needs the most."""
         found = [self.needs[value, rank] for rank in self.ranks if (value, rank) in self.needs]
         sizes = [need.high_bytes for need in found]
         high = None if None in sizes else max(size for size in sizes if size is not None)

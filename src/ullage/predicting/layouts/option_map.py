@@ -1,4 +1,4 @@
-"""Convert a parallel layout to the options of the user's script, or to environment variables.
+"""Translate a parallel layout into options of the user's script, or into environment variables.
 
 The built-in option maps use the option names of the programs and versions listed in this file.
 """
@@ -13,25 +13,25 @@ from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
 
 PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
-"""The parallel axes whose ranks differ in memory use: the stages of a pipeline, and the parts of a split sequence."""
+"""The parallel axes whose ranks differ in memory use, because each rank has another pipeline stage or another part of a
+sequence.
+"""
 VARIABLE: Final = "env:"
-"""The prefix for a layout axis that is passed as an environment variable, not as an option."""
+"""The prefix of a name that means an environment variable and not an option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMap:
-    """A map from each parallel axis to the script option that sets its size, and the order in which the program numbers
-    its ranks.
-    """
+    """Maps each parallel axis to the script option that sets its size. Also says how the program numbers its ranks."""
 
     targets: Mapping[str, str]
-    """The script option, or `env:NAME` for an environment variable, that sets the size of each parallel axis."""
+    """Maps each parallel axis to the script option that sets its size, or to `env:NAME` for an environment variable."""
     implied: frozenset[str] = frozenset({"dp"})
-    """The parallel axes whose size the program computes from the number of ranks and the sizes of the other axes."""
+    """The parallel axes whose size the program computes from the other sizes."""
     fixed: tuple[tuple[str, str], ...] = ()
-    """The options and environment variables that have the same value for every layout, with their values."""
+    """The options and environment variables that are the same for every layout, with their values."""
     order: tuple[str, ...] = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
-    """The parallel axes from the outermost to the innermost. Consecutive ranks are in one group of the innermost
+    """The parallel axes from the outermost to the innermost. Consecutive ranks belong to one group of the innermost
     axis.
     """
     items: frozenset[str] = field(default_factory=lambda: frozenset({"dp", "dp_replicate", "dp_shard"}))
@@ -148,7 +148,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
 def put(
     option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the script's arguments, and the environment variables, that make the script use a parallel layout."""
+    """Return the script's arguments and the environment variables that make the script use a parallel layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}
     for target, value in (*option_map.fixed, *settings, *layout.choices):

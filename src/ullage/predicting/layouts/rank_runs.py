@@ -1,4 +1,4 @@
-"""Predictions for single ranks: read from the result store if it has them, otherwise computed by an engine and
+"""Predictions for single ranks. A prediction comes from the result store if possible. Otherwise it is computed and
 stored.
 """
 
@@ -22,21 +22,21 @@ _ON_TIME = "time"
 
 @dataclass(slots=True)
 class RankRuns:
-    """Runs each request once, and keeps its result. If a run fails, its error is the result."""
+    """Runs each request once, and keeps its result. The result of a failed run is its error."""
 
     engine: WorkEngine
     store: ResultStore
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that the work engine has performed."""
+    """The number of runs that were performed."""
     known_count: int = 0
     """The number of run results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Submit a run request, and return a future of its result."""
+        """Submit a run request, and return a future for its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:

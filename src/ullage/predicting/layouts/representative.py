@@ -23,7 +23,7 @@ LAST: Final = "last stage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepresentativeRank:
-    """A rank to run, and a description of the ranks whose memory use it represents."""
+    """A rank to run, and a text that describes the ranks with the same memory use."""
 
     rank: int
     stands_for: str
@@ -51,8 +51,8 @@ def ranks_of(
 
 
 def _stride(layout: CardLayout, option_map: OptionMap, axis: str) -> int:
-    """Return the difference between the numbers of ranks that are neighbours along a parallel axis: the GPUs of all
-    inner axes.
+    """Return the difference between the IDs of two neighbouring ranks along a parallel axis. It is the product of the
+    sizes of all inner axes.
     """
     named = [name for name, _ in layout.sizes if name in option_map.order]
     inner = option_map.order[option_map.order.index(axis) + 1 :] if axis in option_map.order else ()

@@ -1,5 +1,5 @@
-"""A store of run results by content key, in one SQLite file. Interrupted searches can continue, and searches share
-results.
+"""A store of run results in one SQLite file. The key is the content key of a run request. An interrupted search can
+continue with these results, and searches share them.
 
 If the store cannot be read or written, a note reports it once, and the search continues without the store.
 """
@@ -31,17 +31,17 @@ def default_path() -> Path:
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """Stores run results for any number of threads and processes. A `ResultStore` is a context manager."""
+    """Stores run results. Several threads and processes can use it at a time. It is a context manager."""
 
     def __init__(self, path: Path | None) -> None:
         """Open a result store, and create the file if it does not exist.
 
         Args:
-            path: the path of the file; None to store nothing.
+            path: the path of the file. None to store nothing.
         """
         self.path = path
         self.problem: str | None = None
-        """The reason why results are no longer stored, as a sentence; None while the store works."""
+        """Why results are no longer stored, as a sentence. None while the store works."""
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
         if path is not None:
@@ -55,7 +55,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the run result that is stored under a key; None if the store does not have the key."""
+        """Return the run result that is stored under a key. None if the store does not have the key."""
         with self._lock:
             if self._database is None:
                 return None
@@ -98,7 +98,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
 
 def store_path(store: str | Path | None) -> Path | None:
-    """Return the path that `store=` specifies: the file in the user's cache folder for None, and None for "none".
+    """Return the path of the result store: `store`, or by default a file in the user's cache folder. None for "none".
 
     Raises:
         UsageError: the path is a folder, or its parent folder does not exist.

@@ -22,7 +22,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that affects the run of a command, by the absolute path of the file.
+    """Return the content of each file that affects the run of a command. The keys are absolute paths.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.
@@ -92,7 +92,7 @@ def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Pat
 
 
 def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the files that run when a module is imported: those of its parent packages, and the file of the module."""
+    """Return the files that run when a module is imported: the module's file, and those of its parent packages."""
     parts = name.split(".")
     for root in [*roots, *_home_of(parts[0])]:
         found = []
@@ -105,7 +105,7 @@ def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
 
 
 def _home_of(name: str) -> list[Path]:
-    """Return the folder of a package that is installed in editable mode."""
+    """Return the folder of a package in editable mode."""
     try:
         spec = importlib.util.find_spec(name) if name not in sys.stdlib_module_names else None
     except (ImportError, ValueError, AttributeError):

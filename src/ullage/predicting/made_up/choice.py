@@ -23,18 +23,18 @@ class MadeUpData:
     length: int = 512
     """The number of tokens in each generated row, if the user gave no file of lengths."""
     rows: int | None = None
-    """The number of rows to generate. If None, there are as many rows as lengths in the file of lengths, or 64 rows
-    without a file.
+    """The number of rows to generate. If None, it is the number of lengths in the file of lengths, or 64 without a
+    file.
     """
     height: int = 224
     width: int = 224
     classes: int = 10
     column: str | None = None
-    """The name of the column in generated rows; if None, it is "text", "messages" or "image"."""
+    """The name of the column in generated rows. If None, it is "text", "messages" or "image"."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the rows to generate for a description such as "text:length=2048,rows=64".
+        """Parse a description of the rows to generate, such as "text:length=2048,rows=64".
 
         Raises:
             UsageError: the text is not a description of rows.
@@ -54,8 +54,8 @@ class MadeUpData:
         return data
 
     def _sized(self, text: str, size: str) -> Self:
-        """Return the description of rows with its first value set, which has no name: an image size or a number of
-        tokens.
+        """Return the description of rows with its first value set. This value has no name. It is an image size or a
+        number of tokens.
         """
         if self.form != "image":
             return self._with(text, "length", size)
@@ -87,7 +87,7 @@ class MadeUpChoice:
 
     random_weights: bool = False
     config: str | None = None
-    """The absolute path of a folder with the configurations of models that ullage does not know, or the path of its
+    """The absolute path of a folder with configurations of models that ullage does not know, or the path of one
     config.json.
     """
     data: str | None = None
@@ -103,7 +103,7 @@ class MadeUpChoice:
         return self.random_weights or self.data is not None
 
     def check(self) -> None:
-        """Raise UsageError if the options for generated data contradict each other or name missing files."""
+        """Raise UsageError if the options for generated data contradict each other, or if they name missing files."""
         if self.config is not None:
             if not self.random_weights:
                 raise UsageError("config= gives the configuration for random_weights=; give random_weights=True too")
@@ -126,7 +126,7 @@ class MadeUpChoice:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Return the lengths of rows from a file: each line has one length, or "LENGTH,COUNT" for a histogram.
+    """Read the lengths of rows from a file. A line has one length, or "LENGTH,COUNT" for COUNT rows of this length.
 
     Raises:
         UsageError: the file cannot be read, or contains no lengths.

@@ -1,4 +1,4 @@
-"""Generate Diffusers models, schedulers and whole pipelines from their configurations, if their files are missing."""
+"""Generate Diffusers models, schedulers and pipelines from their configurations if their files are missing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ _PIPELINE: Final = "model_index.json"
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks that generate models, when the script imports diffusers."""
+    """When the script imports diffusers, install the hooks that generate models."""
     maker = _MadeUpDiffusers(repositories)
     stand_in("diffusers.configuration_utils", "ConfigMixin.load_config", maker.config)
     stand_in("diffusers.models.modeling_utils", "ModelMixin.from_pretrained", maker.model)
@@ -26,8 +26,8 @@ class _MadeUpDiffusers:
         self._repositories = repositories
 
     def config(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return the configuration of a model or scheduler. The configuration of an unknown scheduler consists of the
-        defaults of its class.
+        """Return the configuration of a model or scheduler. For an unknown scheduler, return the defaults of its
+        class.
         """
         try:
             return original(cls, name, *arguments, **keywords)
@@ -44,7 +44,7 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if the diffusers library does not find the real checkpoint on this machine."""
+        """Load a model. If diffusers does not find its checkpoint on this machine, load a generated one."""
         subfolder = keywords.get("subfolder") or ""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
@@ -66,9 +66,7 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a pipeline from the folder that `config=` names; the missing parts of the pipeline are then generated
-        one by one.
-        """
+        """Load a pipeline from the folder that `config=` names. The missing parts of the pipeline are generated."""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:

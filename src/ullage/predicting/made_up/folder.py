@@ -28,7 +28,8 @@ _PAUSE_SECONDS: Final = 0.1
 
 @contextmanager
 def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
-    """Yield the options for generated data with a new folder for the files, if anything is to be generated.
+    """If anything is to be generated, create a folder for the files. Yield the options for generated data with this
+    folder.
 
     Raises:
         SharedFolderError: other users can write to the folder for temporary files.

@@ -16,20 +16,20 @@ _COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "
 
 
 class MadeUpState(dict[str, Any]):
-    """A placeholder for the state dict of a missing file. A lookup in it returns another placeholder, or 0 for step
-    counts.
+    """A placeholder for the state dict of a missing file. Looking up an entry returns another placeholder, or 0 for a
+    step count.
     """
 
     def __missing__(self, name: Any) -> Any:
         return 0 if name in _COUNTS else MadeUpState()
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """Return a placeholder for a missing entry of the state dict, unless a default is given."""
+        """Return the default if one is given. Otherwise return a placeholder for the missing entry."""
         return default if default is not None else self[name]
 
 
 def install(note: Callable[[str], None]) -> None:
-    """Install the hooks that replace missing state dicts, when the script imports torch, safetensors or timm."""
+    """When the script imports torch, safetensors or timm, install the hooks that replace missing state dicts."""
     said: set[str] = set()
 
     def load(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -73,9 +73,7 @@ def install(note: Callable[[str], None]) -> None:
 
 
 def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Load the module's own state if the given state is a placeholder. A copy of a placeholder is an empty
-    placeholder.
-    """
+    """Load a state into a module. If the state is a placeholder, load the module's own state instead."""
     return original(this, this.state_dict() if isinstance(state, MadeUpState) else state, *arguments, **keywords)
 
 

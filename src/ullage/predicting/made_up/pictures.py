@@ -22,7 +22,7 @@ def encoded(width: int, height: int) -> bytes:
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Install the hooks that generate images, when the script imports the data sets of torchvision."""
+    """When the script imports the data sets of torchvision, install the hooks that generate images."""
     maker = _MadeUpPictures(repositories, data)
     stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
     stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
@@ -78,8 +78,8 @@ class _MadeUpPictures:
         classes: int,
         side: int,
     ) -> bool:
-        """Load the images if they exist; if they are missing, initialise the torchvision data set without images and
-        return True.
+        """Load the images if they exist. Otherwise initialise the torchvision data set without images, and return
+        True.
         """
         try:
             original(this, root, *arguments, **keywords)

@@ -15,7 +15,7 @@ from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData, read_leng
 _WORD: Final = "the"
 _ROWS: Final = 64
 _PROBES: Final = (32, 64, 128)
-"""The numbers of words in texts that test whether each additional word adds the same number of tokens."""
+"""The numbers of words in test texts. These texts show whether each additional word adds the same number of tokens."""
 Row = dict[str, Any]
 
 
@@ -61,7 +61,9 @@ def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
 
 
 def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
-    """Return a generated preference row: a prompt with half of the tokens, and two answers with the other half each."""
+    """Return a generated preference row. The prompt has half of the tokens, and each of the two answers has the other
+    half.
+    """
 
     def parts(words: int) -> tuple[str, str]:
         prompt = max(words // 2, 1)
@@ -80,8 +82,8 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return the number of words that a text needs to have the wanted number of tokens, or slightly fewer. Without a
-    tokenizer, one word counts as one token.
+    """Return the number of words that give at most the wanted number of tokens. Without a tokenizer, one word counts as
+    one token.
     """
     if count is None:
         return length

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""The size of the largest tensor whose values are written into a generated file, in bytes. For larger tensors, the
-emulated GPU does not store values (option `values`).
+"""The largest size of a tensor whose values are written into a generated file, in bytes. The emulated GPU does not
+store the values of larger tensors.
 """
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02
@@ -39,8 +39,8 @@ _CODES: Final = {
     "int64": "I64",
     "uint64": "U64",
 }
-"""The data types by their names in a safetensors file, in the order of the safetensors library, which writes the last
-type first.
+"""The data types and their names in a safetensors file. They are in the order in which the safetensors library sorts
+them.
 """
 
 
@@ -76,7 +76,7 @@ def write_sparse_file(
 
 @contextmanager
 def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
-    """Replace a library's function that saves tensors to safetensors files, so that it writes sparse files."""
+    """Make a library's function write sparse files. The function saves tensors to safetensors files."""
     original = getattr(module, name)
 
     def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:

@@ -1,7 +1,6 @@
-"""Generate a tokenizer in place of a missing one: bytes and some words, up to the vocabulary size of the model.
+"""Generate a tokenizer in place of a missing one, with the vocabulary size of the model.
 
-The tokenizer's token numbers are below the `vocab_size` of the configuration. Each word of generated texts is one
-token.
+Its token IDs are below the `vocab_size` of the configuration. Each word of generated texts is one token.
 """
 
 import json
@@ -30,14 +29,14 @@ _NAMED: Final = {
 }
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
 _KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
-"""The arguments of the missing tokenizer that a generated tokenizer also accepts."""
+"""The arguments of the missing tokenizer that are passed to the generated tokenizer."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks when the script imports transformers' tokenizers. Without `random_weights`, the hooks only
-    store the tokenizer that the script loads.
+    """When the script imports transformers' tokenizers, install the hooks. Without `random_weights`, they only store
+    the tokenizer that the script loads.
     """
 
     def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -58,7 +57,7 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
-    """Return the folder of the model to which a tokenizer belongs; in a pipeline, this is the folder of the text
+    """Return the folder of the model to which a tokenizer belongs. In a pipeline, this is the folder of the text
     encoder.
     """
     subfolder = keywords.get("subfolder") or ""
@@ -85,9 +84,7 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
 
 
 def _has_files(cls: Any, name: str, subfolder: str) -> bool:
-    """Return whether the files of a tokenizer exist on this machine. If so, loading failed for another reason than
-    missing files.
-    """
+    """Return whether this machine has the files of a tokenizer. If it does, loading failed for another reason."""
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
@@ -104,7 +101,9 @@ def _has_files(cls: Any, name: str, subfolder: str) -> bool:
 
 
 def vocabulary_size(config: Config) -> int:
-    """Return the vocabulary size in a model's configuration; if it describes several models, that of the text model."""
+    """Return the vocabulary size in a model's configuration. If there are several models, return that of the text
+    model.
+    """
     for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):
         if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
             return int(part["vocab_size"])

@@ -31,7 +31,7 @@ _PROCESSORS: Final = (
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks that generate missing models, when the script imports transformers."""
+    """When the script imports transformers, install the hooks that generate missing models."""
     configurations = _Configurations(repositories)
 
     def watch(module: Any) -> None:
@@ -62,14 +62,16 @@ def install(repositories: MadeUpRepositories) -> None:
 
 
 class _Configurations:
-    """Wrap `PretrainedConfig.get_config_dict`, with which every class of transformers loads a configuration."""
+    """Wraps `PretrainedConfig.get_config_dict`, with which every class of transformers loads a configuration."""
 
     def __init__(self, repositories: MadeUpRepositories) -> None:
         self._repositories = repositories
         self.original: Callable[..., Any] | None = None
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return a configuration that ullage knows if the transformers library does not find one."""
+        """Return the configuration that the transformers library finds. If it finds none, return one that ullage
+        knows.
+        """
         self.original = original
         try:
             found = original(cls, name, *arguments, **keywords)
@@ -108,9 +110,7 @@ class _Models:
         self._configurations = configurations
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if transformers does not find a checkpoint on this machine. No large file is
-        downloaded.
-        """
+        """Load a checkpoint. If this machine does not have it, load a generated one. No large file is downloaded."""
         if name is None:
             return original(cls, name, *arguments, **keywords)
         try:
@@ -157,7 +157,7 @@ class _Models:
 
 
 def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
-    """Write a checkpoint for a model's configuration, and return the number of parameters and the name of the model
+    """Write a checkpoint for a model's configuration. Return the number of parameters and the name of the model
     class.
     """
     import torch
@@ -194,9 +194,7 @@ def _concrete(cls: Any, config: Any) -> Any:
 
 
 def _take_buffers_for_parameters(model: Any) -> None:
-    """Make `save_pretrained` find buffers by name too, because the method compares tensors on the meta device by
-    identity.
-    """
+    """Make `save_pretrained` find buffers by name, because it cannot find buffers on the meta device by identity."""
     find = model.get_parameter
 
     def get_parameter(name: str) -> Any:
@@ -209,16 +207,14 @@ def _take_buffers_for_parameters(model: Any) -> None:
 
 
 def has_weights(name: str) -> bool:
-    """Return whether a folder contains weight files. If so, loading failed for another reason than missing files."""
+    """Return whether a folder contains weight files. If it does, loading failed for another reason."""
     if not os.path.isdir(name):
         return False
     return any(each.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf")) for each in os.listdir(name))
 
 
 def _sizes_of(config: Config) -> Config:
-    """Return the arguments of an image processor that follow from a model's input size; an empty configuration if it
-    has no input size.
-    """
+    """Return the arguments of an image processor that follow from a model's input size. Empty without an input size."""
     vision = config.get("vision_config")
     size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
     if not isinstance(size, int):

@@ -1,5 +1,5 @@
-"""Gradient accumulation: forward and backward passes on parts of the batch. The gradients of the parts add up to those
-of the full batch.
+"""Gradient accumulation: run the forward and backward passes on parts of a batch. The gradients of the parts add up to
+those of the full batch.
 """
 
 import re
@@ -20,7 +20,7 @@ for part in batch.chunk({parts}):
     loss.backward()
 optimizer.step()"""
 _MOST_PARTS: Final = 64
-"""The largest number of parts into which a batch is split. Each part costs a forward and a backward pass."""
+"""The largest number of parts of a batch. Each part needs its own forward and backward pass."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
@@ -125,7 +125,6 @@ def _gradients_for(facts: TrainingFacts) -> Gradients:
 
 
 def _ignores(facts: TrainingFacts) -> bool:
-    """Return whether the loss ignores some targets, as far as the run and the source code show."""
     if facts.loop.ignores_targets or any(each.ignore_index != IGNORED for each in facts.losses):
         return True
     for file in {each.place.file for each in facts.losses}:
@@ -139,8 +138,8 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the script's only call of cross_entropy, if the mean that it computes over the targets is the loss;
-    otherwise None.
+    """Return the script's only call of cross_entropy, if it computes the loss. Return None if there are several calls,
+    or if the loss is computed differently.
     """
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:

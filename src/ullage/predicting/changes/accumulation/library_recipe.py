@@ -1,4 +1,4 @@
-"""Gradient accumulation in the training loop of a library, turned on with arguments of this library."""
+"""Gradient accumulation by an argument of the training library that runs the loop."""
 
 import ast
 from typing import Final
@@ -16,13 +16,13 @@ _STEPS: Final = {
     "accelerate": "gradient_accumulation_steps",
 }
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The class of each library whose constructor has an argument for the number of batches per optimizer step."""
+"""The names of the libraries' classes with a constructor argument for the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
-    """Return whether the library that runs the training loop has an argument that turns on gradient accumulation.
+    """Return whether the library that runs the training loop has an argument for gradient accumulation.
 
-    For Accelerate this requires that the loop runs inside `accelerator.accumulate`.
+    For Accelerate, the loop must also run inside `accelerator.accumulate`.
     """
     return accumulates(_file(facts)) if facts.loop.library == "accelerate" else facts.loop.library in LIBRARIES
 
@@ -38,7 +38,6 @@ def accumulates(file: str) -> bool:
 
 
 def _tree_of(file: str) -> ast.Module:
-    """Return the syntax tree of a Python file; an empty tree if the file is not readable as Python."""
     try:
         return parse(source_of(file))
     except NotCertain:
@@ -46,9 +45,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the source edits and snippet that turn on gradient accumulation with an argument of the library that runs
-    the loop.
-    """
+    """Return the source edits and snippet that pass the gradient accumulation argument to the training library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -64,8 +61,8 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the source edits and snippet that turn on gradient accumulation in transformers, in a call or on the
-    command line.
+    """Return the source edits and snippet for gradient accumulation in transformers. They change a call or the script's
+    arguments.
     """
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
@@ -88,14 +85,13 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
 
 
 def _file(facts: TrainingFacts) -> str:
-    """Return the user's file that contains the training loop; "" if the loop is not in the user's code."""
     loop, call = facts.loop, facts.loop.library_call
     places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
     return next((place.file for place in places if place is not None), "")
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that divides the batch size of a library call; None if the call does not specify a batch size."""
+    """Return the edit that divides the batch size of a library call. None if the call has no batch size."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None
@@ -108,7 +104,7 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes an optimizer step use more batches; None if the number of batches per step is
+    """Return the edit that makes an optimizer step use more batches. None if the present number of batches is
     uncertain.
     """
     value = next((each.value for each in call.keywords if each.arg == keyword), None)

@@ -33,7 +33,7 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of a batch that the training loop is processing now."""
+    """The part of the batch that the training loop is processing."""
 
     index: int = 0
     count: int = 1
@@ -42,13 +42,13 @@ class _Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last part of the batch, after which the optimizer may step."""
+        """Whether this is the last part of the batch. The optimizer steps only after the last part."""
         return self.index == self.count - 1
 
 
 class PartsOfLoader:
-    """Splits the batches that data loaders return into parts. Calls such as the optimizer's step are skipped until the
-    last part.
+    """Splits each batch of the data loaders into parts. Calls such as the optimizer's step do nothing before the last
+    part.
     """
 
     def __init__(self, applied: AppliedChange) -> None:
@@ -59,9 +59,7 @@ class PartsOfLoader:
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
         self._depth = 0
-        """The number of nested data loaders that are returning a batch. Only the outermost loader splits the batch into
-        parts.
-        """
+        """The number of nested data loaders that are returning a batch. Only the outermost of them splits the batch."""
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -86,7 +84,6 @@ class PartsOfLoader:
         wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Wrap the `step` method of an optimizer class, outside the hooks that PyTorch has added to this method."""
         kind = type(optimizer)
         if kind not in self._stepping:
             self._stepping.add(kind)
@@ -107,9 +104,7 @@ class PartsOfLoader:
         return self._turn.is_last
 
     def _may_zero(self) -> bool:
-        """Return whether gradients may be set to zero now: before the backward pass of a batch's first part, or after
-        that of its last part.
-        """
+        """Return whether gradients may be set to zero now: before the first part of a batch, or after its last part."""
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
@@ -152,13 +147,13 @@ class PartsOfLoader:
 
 
 class _LibraryArguments:
-    """Changes the arguments that a script passes to a training library, when the script passes them."""
+    """Changes the arguments of a training library when the script passes them."""
 
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._parts = int(applied.setting)
         self.has_taken_over = False
-        """Whether a library accumulates gradients, so that ullage's hooks must not accumulate them too."""
+        """Whether a library accumulates the gradients. If it does, ullage's hooks do not accumulate them."""
         watch_calls("transformers", self._arguments_made, only_users=False)
         watch_calls("lightning", self._trainer_made, only_users=False)
         for module in TRAINERS:
@@ -166,7 +161,6 @@ class _LibraryArguments:
         watch_calls("accelerate", self._accelerator_made)
 
     def _arguments_made(self, arguments: Any, keywords: object) -> None:
-        """Change transformers' arguments to a smaller batch size and more accumulation steps."""
         batch = arguments.per_device_train_batch_size
         if not hasattr(arguments, _MARK) and self._divides(batch):
             setattr(arguments, _MARK, True)
@@ -174,14 +168,14 @@ class _LibraryArguments:
             arguments.gradient_accumulation_steps *= self._parts
 
     def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
-        """Make Lightning's trainer step the optimizer after several batches. The data loaders return smaller
+        """Make Lightning's trainer call the optimizer once for several batches. The data loaders return smaller
         batches.
         """
         self.has_taken_over = True
         keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
 
     def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
-        """Make Accelerate step the optimizer after several batches, if the script's loop runs inside
+        """Make Accelerate call the optimizer once for several batches, if the script's loop runs inside
         `accelerator.accumulate`.
         """
         frame = users_frame()

@@ -1,3 +1,3 @@
-"""Changes to the activations that are saved for the backward pass: recompute them, avoid saving them, or keep them in
-host memory.
+"""Changes to the activations that the backward pass needs: recompute them, do not store them, or store them in host
+memory.
 """

@@ -16,19 +16,17 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""The position of a block in a model: the index of the block's list, and the index of the block in this list."""
+"""The position of a block in a model: the index of its list, and its index in that list."""
 _MOST_STATES: Final = 4096
-"""The maximum number of candidate selections of blocks that the search keeps. With more candidates, the search keeps
-only some of them, so that its result may not be the global optimum.
+"""The maximum number of selections of blocks that the search compares. If there are more, the search drops some and may
+miss the best one.
 """
 _STEPS: Final = 64
-"""The number of memory targets for which blocks are selected; the targets range from little memory to all that can be
-saved.
+"""The number of memory targets for which blocks are selected. The targets range from small savings to the largest
+possible saving.
 """
 _State = tuple[int, int, tuple[int, ...]]
-"""A selection of blocks to checkpoint: the recomputed floating-point operations, the bytes saved, and the block
-numbers.
-"""
+"""A selection of blocks to checkpoint: operations to recompute, bytes saved, and block numbers."""
 
 
 def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes: int) -> tuple[int, ...]:
@@ -61,8 +59,8 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections of blocks that are worth a run: for each memory target, the selection that recomputes
-    least.
+    """Return the selections of blocks that are worth a run. Each of them reaches a memory target with the fewest
+    recomputed operations.
     """
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
@@ -72,8 +70,8 @@ def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int,
 
 
 def _best(states: Sequence[_State]) -> list[_State]:
-    """Return the Pareto-optimal selections of blocks: no other selection saves as much with fewer operations.
-    Selections of early blocks come first.
+    """Return the Pareto-optimal selections of blocks, by saved bytes and recomputed operations. Selections of early
+    blocks come first.
     """
     found: list[_State] = []
     for state in sorted(states, key=lambda each: (each[0], -each[1], each[2])):
@@ -148,8 +146,8 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Return the given blocks as runs of adjacent blocks: the index of the list, and the first and last index in the
-    list.
+    """Return the runs of adjacent blocks among the given blocks. A run consists of the index of the list, and the first
+    and last index in the list.
     """
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):
@@ -180,7 +178,6 @@ def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> st
 
 
 def _path(model: str, path: str) -> str:
-    """Return the Python expression for the module at a path, such as `model.down[0].blocks`."""
     if not path:
         return model
     parts = path.split(".")

@@ -1,4 +1,4 @@
-"""Offload the tensors that autograd saves for the backward pass to host memory."""
+"""Move the tensors that autograd saves for the backward pass to host memory."""
 
 from typing import Any, Final
 

@@ -1,1 +1,1 @@
-"""Changes to optimizers: how optimizers update parameters, the size of their states, and when gradients are freed."""
+"""Changes to optimizers: how they update parameters, how large their states are, and when gradients are freed."""

@@ -1,4 +1,4 @@
-"""An optimizer with 8-bit states, from bitsandbytes or torchao, whichever is installed."""
+"""An optimizer with 8-bit states, from bitsandbytes or torchao."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,14 +14,16 @@ _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import statement for the 8-bit optimizer class of each library, and the name of the class after the import."""
+"""The import statement for the 8-bit optimizer class of each library, and the name of this class."""
 _IGNORED: Final = frozenset({"foreach", "fused"})
-"""The optimizer arguments that choose between implementations. An 8-bit optimizer has only one implementation."""
+"""Optimizer arguments that choose between implementations. They are dropped, because an 8-bit optimizer has only one
+implementation.
+"""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
 
 
 def _is_there(library: str) -> bool:
-    """Return whether a library with 8-bit optimizers is installed. The library is not imported, because it would import
+    """Return whether a library with 8-bit optimizers is installed, without importing it. An import would import
     torch.
     """
     try:
@@ -39,7 +41,7 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
-    """Return a `__new__` method that creates the 8-bit optimizer. Python does not call `__init__` on an object of
+    """Return a `__new__` method that returns an 8-bit optimizer. Python does not call `__init__` on it, because it has
     another class.
     """
     library = applied.setting

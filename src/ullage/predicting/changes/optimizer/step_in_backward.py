@@ -1,5 +1,5 @@
-"""One optimizer for each parameter, which steps as soon as the parameter's gradient is computed, so that two gradients
-never exist at once.
+"""Use one optimizer per parameter. Each steps as soon as its gradient is computed, so that two gradients never exist at
+once.
 """
 
 import ast

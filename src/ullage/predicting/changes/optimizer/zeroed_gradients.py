@@ -1,4 +1,4 @@
-"""Free the gradients between steps, in scripts that keep the gradients and fill them with zeros."""
+"""Free the gradients between steps if the script fills them with zeros."""
 
 import ast
 from typing import Any, Final

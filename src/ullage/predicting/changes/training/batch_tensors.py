@@ -1,5 +1,5 @@
-"""Find the tensors of a batch, and their names in the function that calls the model. ullage keeps no reference to the
-tensors.
+"""Find the tensors of a batch, and their names in the function that calls the model. No reference to the tensors is
+kept.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,13 +36,13 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
 
 
 def items_of(arguments: Iterable[Tensor]) -> int | None:
-    """Return the number of rows of the tensors in a model call; None if the tensors differ in this number."""
+    """Return the number of rows of the tensors in a model call. None if the tensors have different numbers of rows."""
     rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
     return rows.pop() if len(rows) == 1 else None
 
 
 def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
-    """Return the tensors in a function's variables that share memory with the given tensor."""
+    """Return the tensors in a function's variables that share memory with a given tensor."""
     named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
     return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
 
@@ -77,6 +77,6 @@ def _shares(one: Tensor, other: Any) -> bool:
 
 
 def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
-    """Return the batch tensors of two lists, without repeating a name."""
+    """Return the batch tensors of both lists. If a name occurs in both, return it once."""
     known = {each.name for each in first}
     return [*first, *(each for each in second if each.name not in known)]

@@ -1,6 +1,6 @@
 """Facts about how a run trains: its model, loop and optimizers. This module does not import torch.
 
-From these facts a change decides whether it can be applied, and at which lines. Lines are those of the user's files.
+From these facts, a change decides whether it can be applied, and at which lines of the user's files.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,26 +13,27 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
-    """A line of the user's code that was executed, and its function."""
+    """A line of the user's code that was executed, and the function that contains it."""
 
     file: str
     """The absolute path of the file."""
     line: int
     function: str
-    """The qualified name of the function that contains the line; "<module>" for module-level code."""
+    """The qualified name of the function that contains the line. "<module>" for code outside functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedObject:
-    """An expression with which a function of the user's code refers to an object."""
+    """An expression by which a function of the user's code refers to an object."""
 
     name: str
-    """The expression that refers to the object, such as "model" or "self.model"."""
+    """The expression, such as "model" or "self.model"."""
     place: CodePlace
     """The line of the user's code that uses the expression."""
     assigned: CodePlace | None = None
-    """The line that last assigned the expression in the same function. For an attribute of `self`, this is the only
-    line of the class that assigns the attribute. None if the line is uncertain.
+    """The line that last assigned the expression in the same function. None if uncertain.
+
+    For an attribute of `self`, this is the only line of the class that assigns it.
     """
 
 
@@ -41,26 +42,26 @@ class BlockList:
     """The repeated blocks of a model: modules of one class in one `ModuleList` or `Sequential`."""
 
     path: str
-    """The path of the list of blocks inside the model, such as "transformer.h"."""
+    """The path of the list in the model, such as "transformer.h"."""
     kind: str
     """The class name of the blocks."""
     count: int
     parameter_bytes: int
     """The size of one block's parameters, in bytes."""
     saved_bytes: int = 0
-    """The mean memory that the forward pass of one block saves for its backward pass, in bytes."""
+    """The mean number of bytes that the forward pass of one block saves for its backward pass."""
     forward_flops: int = 0
-    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter; 0 if they were not
+    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter. 0 if they were not
     counted.
     """
     saved_by_block: list[int] = field(default_factory=list)
-    """The bytes that each block saves for its backward pass, in the order of the blocks; empty if they were not
+    """The bytes that each block saves for its backward pass, in the order of the blocks. Empty if they were not
     measured.
     """
     flops_by_block: list[int] = field(default_factory=list)
-    """The floating-point operations of each block's forward pass; empty if they were not counted."""
+    """The floating-point operations of each block's forward pass. Empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on activation checkpointing for each block of this list separately."""
+    """Whether transformers can turn on activation checkpointing separately for each block of this list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,31 +71,35 @@ class ModelFacts:
     kind: str
     """The class name of the model."""
     library: str
-    """The package of the model's class: "transformers", "torchvision", ...; "" for a class of the user's code."""
+    """The package of the model's class, such as "transformers" or "torchvision". Empty for a class of the user's
+    code.
+    """
     names: list[NamedObject]
     block_lists: list[BlockList]
     parameter_bytes: int
     dtypes: list[str]
     """The data types of the model's parameters, such as "float32". The type with the most bytes is first."""
     attention: str | None = None
-    """The attention implementation of a transformers model: "eager", "sdpa", ...; None for other models."""
+    """The attention implementation of a transformers model, such as "eager" or "sdpa". None for other models."""
     has_sdpa: bool = False
     """Whether transformers declares that the model supports scaled_dot_product_attention."""
     transformers_path: str | None = None
-    """The path of the transformers model inside the trained model; "" if the trained model is a transformers model,
-    None if it contains none.
+    """The path of the transformers model inside the trained model. Empty if they are the same model. None if no
+    transformers model exists.
     """
     model_type: str = ""
-    """The `model_type` of the transformers model, such as "llama"; "" for models of other libraries."""
+    """The `model_type` of the transformers model, such as "llama". Empty for models of other libraries."""
     scores: CodePlace | None = None
-    """The line whose softmax saves the most memory for the backward pass: attention that the user's code computes
-    without a library.
+    """The line of the user's code whose softmax saves the most memory for the backward pass, such as a line of
+    attention. None if every softmax is small.
     """
     is_compiled: bool = False
     batch_norms: int = 0
-    """The number of modules in the model that use statistics of the whole batch in training, such as BatchNorm."""
+    """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
     wrapper: str = ""
-    """The class name of the wrapper around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
+    """The class name of the wrapper around the model, such as "DistributedDataParallel" or
+    "FullyShardedDataParallel".
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +112,9 @@ class OptimizerFacts:
     """The module that defines the optimizer's class, such as "torch.optim.adamw"."""
     names: list[NamedObject]
     made: CodePlace | None
-    """The line of the user's code that creates the optimizer; None if the line is unknown."""
+    """The line of the user's code that creates the optimizer. None if unknown."""
     says_implementation: bool = False
-    """Whether the script passes `foreach` or `fused` to the optimizer itself."""
+    """Whether the script passes `foreach` or `fused` to the optimizer."""
     implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
     """The arguments among `foreach` and `fused` that the optimizer's class accepts."""
 
@@ -119,21 +124,23 @@ class BatchTensor:
     """A tensor that is an input of the forward pass or of the loss."""
 
     name: str
-    """The name of the tensor in the function that calls the model; "" if the tensor has no name there."""
+    """The name of the tensor in the function that calls the model. Empty if it has no name there."""
     shape: list[int]
     dtype: str
 
 
 class LossForm(StrEnum):
-    """The way in which a loss is reduced over its batch, such as a mean or a sum."""
+    """The way in which a loss combines the values of its batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """The loss is a mean over items, or over elements, and every item has the same number of elements."""
+    """The loss is a mean over items, or over their elements. In the second case, all items have the same number of
+    elements.
+    """
     COUNTED = "counted"
     """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
     OTHER = "other"
-    """The loss has another reduction: a product, a sum divided by an unknown number, or a mean over selected
+    """The loss is anything else, such as a product, a sum divided by an unknown number, or a mean over selected
     elements.
     """
     UNSEEN = ""
@@ -145,7 +152,7 @@ class LossFacts:
 
     place: CodePlace
     is_users: bool
-    """Whether a line of the user's code calls `cross_entropy` directly, not through a module or a library."""
+    """Whether the user's code calls `cross_entropy` directly, not through a module or a library."""
     rows: int
     classes: int
     dtype: str
@@ -163,9 +170,7 @@ class LibraryCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFacts:
-    """A forward pass and its backward pass, from the first call of a module in training to the backward pass. A step
-    has one or more.
-    """
+    """A forward pass and its backward pass. A training step has one or more."""
 
     forward: CodePlace
     """The line that runs the forward pass, in the function that calls backward."""
@@ -177,7 +182,9 @@ class LoopFacts:
     """The training loop."""
 
     library: str = ""
-    """The library that runs the training loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
+    """The library that runs the training loop: "transformers", "lightning" or "accelerate". Empty if the user's code
+    does.
+    """
     library_call: LibraryCall | None = None
     """The call that configures the training library: `TrainingArguments(...)`, Lightning's `Trainer(...)` or
     `Accelerator(...)`.
@@ -185,35 +192,35 @@ class LoopFacts:
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line that runs the forward pass in the function that calls backward; None if that function never calls the
-    model.
+    """The line that runs the forward pass, in the function that calls backward. None if the forward pass runs
+    elsewhere.
     """
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """All pairs of lines that run forward and backward in a step; empty if the two lines of a pair are in different
-    functions.
+    """Pairs of the lines that run forward and backward in a step. Empty if one function runs the forward pass and
+    another calls backward.
     """
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
     """The number of backward passes per optimizer step."""
     autocast: str | None = None
-    """The data type of `torch.autocast` in the forward pass: "bfloat16" or "float16"; None if autocast is off."""
+    """The data type of `torch.autocast` in the forward pass: "bfloat16" or "float16". None if autocast is off."""
     has_scaler: bool = False
     clips_gradients: bool = False
     clip: CodePlace | None = None
     """The line that clips gradients."""
     checkpoints: bool = False
-    """Whether the script uses activation checkpointing itself."""
+    """Whether the script already uses activation checkpointing."""
     keeps_zeroed: bool = False
     """Whether the script calls `zero_grad` with `set_to_none=False`."""
     loss: LossForm = LossForm.UNSEEN
-    """The way in which the loss is reduced over the batch, for the loss of the first backward pass."""
+    """The way in which the loss of the first backward pass combines the values of the batch."""
     ignores_targets: bool = False
-    """Whether the loss ignores some targets, as far as the targets or the script's arguments show."""
+    """Whether the loss is known to ignore some targets, from the targets or from the script's arguments."""
     share: str = ""
-    """The divisor with which transformers scales the loss of each part of a batch: "counts" (of targets) or "parts"; ""
-    if none.
+    """The number by which transformers divides the loss of each part of a batch: "counts" (the number of targets) or
+    "parts" (the number of parts). Empty if it does not divide.
     """
     uses_loader: bool = False
     """Whether the training batches come from a `torch.utils.data.DataLoader`."""
@@ -221,11 +228,11 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVariable:
-    """A variable of the user's code that keeps GPU memory alive after the variable's last use."""
+    """A variable of the user's code that keeps GPU memory alive after its last use."""
 
     name: str
     place: CodePlace
-    """The line that assigns the variable, and its function."""
+    """The line that assigns the variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,22 +245,20 @@ class TrainingFacts:
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     batch: list[BatchTensor] = field(default_factory=list)
     items: int | None = None
-    """The number of items per batch; None if the tensors of a batch differ in it."""
+    """The number of items per batch. None if the tensors of a batch differ in the number of rows."""
     losses: list[LossFacts] = field(default_factory=list)
     compute_capability: tuple[int, int] = (0, 0)
-    """The compute capability of the GPU; (0, 0) if the run did not use a GPU."""
+    """The compute capability of the GPU. (0, 0) if the run did not use a GPU."""
     step_flops: int = 0
-    """The floating-point operations of one step, from PyTorch's FLOP counter; 0 if they were not counted."""
+    """The floating-point operations of one step, from PyTorch's FLOP counter. 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the previous step alive when memory use is at its peak."""
+    """The variables that keep memory of the previous step alive at the peak of the run."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """The attributes and container entries that keep memory of the previous step alive at the peak."""
+    """The attributes and container entries that keep memory of the previous step alive at the peak of the run."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts about training, with the floating-point operations that were counted in a separate run of
-        the script.
-        """
+        """Add the floating-point operations that a separate run of the script counted to these facts."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -1,5 +1,7 @@
-"""Collect facts about training in the script's process, during the first steps. The hooks store names, lines and
-numbers only. They keep no tensor alive and allocate no GPU memory, so that the run's memory use does not change.
+"""Collect facts about training in the script's process, during the first steps.
+
+The hooks store names, lines and numbers only. They keep no tensor alive and allocate no GPU memory, so the run's memory
+use does not change.
 """
 
 import functools
@@ -50,20 +52,20 @@ _STEPS: int = 3
 
 @dataclass(slots=True)
 class _SeenPass:
-    """A forward pass with its backward pass, as indices into the record of allocations."""
+    """A forward pass with its backward pass, as indices of the record of allocations."""
 
     start: int
     backward: int = 0
     spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
-    """The range of each block's forward pass in the record of allocations. The key is the index of the block's list,
-    and the block's index in it.
+    """Maps each block to its forward pass in the record of allocations. The key is the index of the block's list and
+    the block's index in it.
     """
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class Gatherer:
-    """Collects facts about training during the first steps of a run, after a call of `install`. The method `facts`
-    returns them.
+    """Collects facts about training during the first steps of a run. Call `install` first. The method `facts` returns
+    the facts.
     """
 
     def __init__(self, loop: TrainingLoop, journal: Journal) -> None:
@@ -71,7 +73,9 @@ class Gatherer:
         self._journal = journal
         self._steps = 0
         self._model: ModelFacts | None = None
-        """The facts about the largest model that was trained. The largest model has the most bytes of parameters."""
+        """The facts about the trained model. If several models are trained, it is the one with the most parameter
+        bytes.
+        """
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -81,13 +85,15 @@ class Gatherer:
         self._passes: list[_SeenPass] = []
         self._since_step = 0
         self._forward_places: list[CodePlace] = []
-        """The lines of the user's code that called the first forward pass since the last backward pass."""
+        """The lines of the user's code at the first forward pass since the last backward pass, one for each stack
+        frame.
+        """
         self._is_partly_elsewhere = False
-        """Whether a function called backward although another function ran the forward pass."""
+        """Whether one function ran the forward pass and another function called backward."""
         self._losses_seen = LossWatch()
 
     def install(self) -> None:
-        """Install the hooks that collect facts about training, right after torch has been imported."""
+        """Install the hooks that collect facts about training. Call this right after the import of torch."""
         loop = self._loop
         loop.gathered = self.facts
         loop.before_first_forward.append(self._first_forward)
@@ -217,7 +223,7 @@ class Gatherer:
             self._note_pass(place_of(frame), begun)
 
     def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
-        """Store the line that calls backward, and the line that runs the forward pass in the same function."""
+        """Store the line that calls backward, and the line of the same function that runs the forward pass."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
             self._note(backward=backward, forward_in_loop=here[0] if here else None)
@@ -285,7 +291,7 @@ class Gatherer:
         self._note(clips_gradients=True)
 
     def _watch_checkpoints(self) -> None:
-        """Install a hook in PyTorch's checkpoint function that records whether the script uses activation
+        """Install a hook in PyTorch's checkpoint function. The hook notes that the script uses activation
         checkpointing.
         """
         module: Any = torch.utils.checkpoint
@@ -329,9 +335,7 @@ class Gatherer:
     # ---- results
 
     def facts(self, entries: Entries) -> TrainingFacts:
-        """Return the collected facts about training. The number of bytes that blocks save comes from the record of
-        allocations.
-        """
+        """Return the collected facts about training. The record of allocations shows how many bytes the blocks save."""
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
@@ -367,7 +371,7 @@ class Gatherer:
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
     def _scores(self, entries: Entries, last: _SeenPass) -> CodePlace | None:
-        """Return the line that computes the largest softmax inside the model; None if every softmax is small."""
+        """Return the line that computes the largest softmax inside the model. None if every softmax is small."""
         if not self._journal.stacks.are_recorded:
             return None
         for index, size in largest_of(entries, last.start, last.backward):
@@ -383,14 +387,14 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the top-level package of a class; "" if the class is defined in the user's code."""
+    """Return the top-level package of a class. Empty if the user's code defines the class."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
 
 
 def _library_between(inner: FrameType | None, outer: FrameType) -> str:
-    """Return the library whose loop calls the model, found in the stack frames between the model and the user's
+    """Return the library whose loop calls the model. Its stack frames are between those of the model and of the user's
     code.
     """
     while inner is not None:

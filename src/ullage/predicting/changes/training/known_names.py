@@ -1,4 +1,4 @@
-"""Find the names by which running functions of the user refer to an object, without running user code or keeping
+"""Find the names by which the user's running functions refer to an object. This runs no user code and keeps no
 references.
 """
 
@@ -42,7 +42,7 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def users_frame() -> FrameType | None:
-    """Return the innermost stack frame of the user's code that is running."""
+    """Return the innermost stack frame that runs the user's code."""
     return next(users_frames(sys._getframe(1)), None)
 
 
@@ -81,9 +81,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned a name before a line that uses the name; None if the assigning line is
-    uncertain.
-    """
+    """Return the line that assigned a name before a line that uses it. None if this is uncertain."""
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -100,9 +98,7 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement that assigns a name before a line, on every path that leads to the line; None if this
-    is uncertain.
-    """
+    """Return the last statement that assigns a name before a line. None if another statement may have assigned it."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -114,9 +110,7 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns. A function or class definition assigns the name of the function or
-    class.
-    """
+    """Return the names that a statement assigns. A function or class definition assigns its own name."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)

@@ -36,7 +36,7 @@ _MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """An autograd node that reduces a term of the loss to a scalar, and the scaling between this node and the loss."""
+    """An autograd node that reduces a term of the loss to a scalar, and the scaling of this scalar in the loss."""
 
     node: Any
     is_scaled: bool
@@ -129,7 +129,6 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
 
 
 def _selects(node: Any) -> bool:
-    """Return whether the mean of an autograd node is taken over selected elements."""
     for _ in range(_LOOKED_AT):
         node = next((each for each, _ in node.next_functions if each is not None), None)
         if node is None:
@@ -146,7 +145,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self.ignores_targets = False
-        """Whether a data loader returned a batch in which some targets are ignored."""
+        """Whether a data loader returned a batch with ignored targets."""
         self._has_hooks = False
         self._batches = 0
 
@@ -167,8 +166,8 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return how a loss is reduced, and the kind of divisor with which transformers scales the loss of each part of
-        a batch.
+        """Return how a loss combines the values of its batch. Also return by what transformers divides the loss of each
+        part of a batch.
         """
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:
@@ -186,7 +185,9 @@ def _has_ignored(batch: Any) -> bool:
 
 
 def _share_of_trainer(frame: FrameType | None) -> tuple[Any, str]:
-    """Return the number of targets by which transformers divides the loss, as a tensor, and the kind of divisor."""
+    """Return the number of targets by which transformers divides the loss, as a tensor. Also return the kind of
+    divisor: "counts", "parts" or an empty text.
+    """
     while frame is not None:
         if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":
             trainer, counts = frame.f_locals.get("self"), frame.f_locals.get("num_items_in_batch")

@@ -1,4 +1,4 @@
-"""Find the model inside its wrappers, and the repeated blocks of the model: adjacent modules of one class in one
+"""Find the model inside its wrappers, and its repeated blocks. Repeated blocks are adjacent modules of one class in one
 list.
 """
 
@@ -15,7 +15,7 @@ _LEAST_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A list of repeated blocks, and the path of this list inside the model."""
+    """A list of repeated blocks, and the path of this list in the model."""
 
     path: str
     modules: list[nn.Module]
@@ -55,15 +55,13 @@ def _is_a(module: nn.Module, name: str) -> bool:
 
 
 def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
-    """Return the path of the outermost transformers model, and the model itself; None and None if no transformers model
-    exists.
-    """
+    """Return the outermost transformers model and its path. None for both if no transformers model exists."""
     found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
     return next(found, (None, None))
 
 
 def has_switch(block: nn.Module) -> bool:
-    """Return whether a block of transformers can turn checkpointing on for itself alone."""
+    """Return whether transformers can turn on checkpointing for this block alone."""
     return _is_a(block, "GradientCheckpointingLayer")
 
 
@@ -87,14 +85,13 @@ def _below(module: nn.Module, path: str) -> Iterator[Blocks]:
 
 
 def _lists_in(stage: nn.Module, path: str) -> Iterator[Blocks]:
-    """Yield the lists of repeated blocks among the direct children of a module."""
     for name, child in _children(stage):
         if isinstance(child, nn.ModuleList | nn.Sequential) and _repeat(_children(child)):
             yield Blocks(_joined(path, name), [block for _, block in _children(child)])
 
 
 def _repeat(children: list[tuple[str, nn.Module]]) -> bool:
-    """Return whether modules are repeated blocks: trained modules of one class that contain several layers each."""
+    """Return whether modules are repeated blocks: trained modules of one class with several layers each."""
     if len(children) < _LEAST_BLOCKS or len({type(child) for _, child in children}) > 1:
         return False
     first = children[0][1]
@@ -117,7 +114,7 @@ def parameter_bytes(module: nn.Module) -> int:
 
 
 def dtypes_of(module: nn.Module) -> list[str]:
-    """Return the data types of a module's parameters, the type with the most bytes first."""
+    """Return the data types of a module's parameters. The type with the most bytes is first."""
     found: Counter[str] = Counter()
     for parameter in module.parameters():
         found[str(parameter.dtype).removeprefix("torch.")] += parameter.numel() * parameter.element_size()
@@ -125,6 +122,6 @@ def dtypes_of(module: nn.Module) -> list[str]:
 
 
 def batch_norms_of(model: nn.Module) -> int:
-    """Return the number of modules in a model that normalise by statistics of the whole batch."""
+    """Return how many modules of a model normalise by statistics of the whole batch."""
     norm = nn.modules.batchnorm._BatchNorm
     return sum(isinstance(module, norm) and module.training for module in model.modules())

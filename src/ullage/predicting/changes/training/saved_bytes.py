@@ -1,4 +1,4 @@
-"""Read from the record of allocations how much memory a part of a forward pass saves for the backward pass."""
+"""Find in the record of allocations how much memory a part of a forward pass saves for the backward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from ullage.gpu.tracing.journal import Entries, EntryKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpan:
-    """A part of a forward pass: the allocations between two indices of the record of allocations."""
+    """A part of a forward pass, between two indices of the record of allocations."""
 
     start: int
     end: int
     outputs: tuple[int, ...] = ()
-    """The addresses of the outputs of this part of the forward pass, which code outside the part needs."""
+    """The addresses of the outputs of this part of the forward pass."""
 
 
 def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[int]:
@@ -32,7 +32,9 @@ def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[i
 
 
 def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, int]]:
-    """Return the index, address and bytes of allocations that are made from an index on and alive at a later index."""
+    """Return the index, address and bytes of allocations. They are made at index `first` or later, and are alive at
+    index `moment`.
+    """
     part = entries[first:moment]
     kinds, addresses, sizes = part["kind"].tolist(), part["address"].tolist(), part["size"].tolist()
     devices = part["device"].tolist()
@@ -47,8 +49,8 @@ def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, in
 
 
 def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:
-    """Return the index and bytes of allocations that are made from an index on and alive at a later index, the largest
-    first.
+    """Return the index and bytes of allocations, the largest first. They are made at index `first` or later, and are
+    alive at index `moment`.
     """
     found = [(index, size) for index, _, size in _alive(entries, first, moment)]
     return sorted(found, key=lambda each: -each[1])

@@ -26,60 +26,54 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""A function that is called with a module, and with the stack frame of the user's code that calls the module."""
+"""A function that takes a module and the stack frame of the user's code that calls this module."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""A function that is called with the optimizer and a function that performs its step; it returns the result of the
-step.
-"""
+"""A function that takes an optimizer and a function that performs its step. It returns what the step returns."""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
 class TrainingLoop:
-    """Calls the functions that changes have registered for a training loop. `install` wraps torch's functions; call it
-    once per process.
-    """
+    """Calls the functions that changes register for events of a training loop. Call `install` once per process."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """The number of times that each change had an effect. The key is `key=setting`; a missing key means 0."""
+        """Maps the `key=setting` of each change to the number of times that the change had an effect. A missing key
+        means 0.
+        """
         self.refusals: dict[str, str] = {}
-        """The reasons why changes were not applied, by the `key=setting` of each change."""
+        """Maps the `key=setting` of a change that was not applied to the reason."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """A function that returns the facts about training from the record of allocations; None if the facts are not
+        """A function that finds the facts about training in the record of allocations. None if no facts are
         collected.
         """
         self.flops_now: Callable[[], int] | None = None
-        """A function that returns the floating-point operations of the run so far; None if they are not counted."""
+        """A function that returns the floating-point operations of the run so far. None if they are not counted."""
         self.step_flops = 0
-        """The number of floating-point operations of a step, if ullage counts them."""
+        """The floating-point operations of a step. 0 if they are not counted."""
         self.before_first_forward: list[BeforeForward] = []
-        """Functions that are called before the first forward pass of each trained module, and that may change the
+        """Functions that are called before the first forward pass of each trained module. They may change the
         module.
         """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions that are called before the outermost backward pass, whether the script or a library starts it."""
+        """Functions that are called before the outermost backward pass. The script or a library may start this pass."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Functions that may replace the tensors on which `torch.autograd.backward` is called, when it is called."""
+        """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
-        """The tensor on which the script calls backward, set during `before_backward`; None if the tensor is
-        unknown.
-        """
+        """The tensor on which the script calls backward, set during `before_backward`. None if unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
-        """Functions that are called around an optimizer's step, if they are registered before the first optimizer is
-        created.
-        """
+        """Functions that run an optimizer's step. Register them before the script creates its first optimizer."""
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Functions that return a context manager around a module's call in a forward pass, by the module's `id`. The
-        context manager yields a function that is called with the module's output.
+        """Maps the `id` of a module to a function that returns a context manager around the module's call. The context
+        manager yields a function for the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
         """The arguments of the module's call, set during `before_first_forward` and `before_forward`."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
-        """Whether a forward pass in training mode is running now."""
+        """Whether a forward pass in training mode is running."""
         self._is_backward = False
         self._stepping: set[int] = set()
         self._main_thread = threading.get_ident()
@@ -131,8 +125,8 @@ class TrainingLoop:
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
     def _is_training(self, module: nn.Module) -> bool:
-        """Return whether a module's call begins a forward pass in training. The call of a module without parameters,
-        such as a loss, does not.
+        """Return whether a module's call begins a forward pass in training. The module must have parameters, so a loss
+        does not count.
         """
         return (
             module.training
@@ -152,9 +146,7 @@ class TrainingLoop:
             call(module, frame)
 
     def _around_backward(self, original: Callable[..., Any], tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a backward pass that the script starts; registered functions are called before PyTorch creates the
-        initial gradient.
-        """
+        """Run a backward pass that the script starts. The registered functions are called first."""
 
         def run() -> Any:
             roots = tensors
@@ -194,9 +186,7 @@ class TrainingLoop:
                 call()
 
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap the `step` method of an optimizer
-        object.
-        """
+        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap it on the optimizer object."""
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function

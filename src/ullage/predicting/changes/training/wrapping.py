@@ -13,8 +13,8 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
-"""A function that is called with the object that is being created and with its keyword arguments, which the function
-may change.
+"""A function that takes an object and the keyword arguments with which it is being created. It may change these
+arguments.
 """
 TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 PLACES: Final = {
@@ -25,7 +25,7 @@ PLACES: Final = {
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
-    """Replace a function or a method, so that each call becomes `around(original, *arguments, **keywords)`."""
+    """Replace a function or a method. Each call then becomes `around(original, *arguments, **keywords)`."""
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -36,7 +36,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def when_imported(module: str, act: Callable[[Any], None]) -> None:
-    """Call a function with a module now, or as soon as the module is imported."""
+    """Call a function with a module: now if the module is already imported, otherwise right after its import."""
     if module in sys.modules:
         act(sys.modules[module])
     else:
@@ -44,9 +44,10 @@ def when_imported(module: str, act: Callable[[Any], None]) -> None:
 
 
 def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
-    """Call a function right before an object of a library is created, by the user's code only or by any code.
+    """Call a function right before an object of a library is created. By default, only objects that the user's code
+    creates count.
 
-    A `TrainingArguments` object has its arguments as attributes at this time, and they can still be changed.
+    For a `TrainingArguments` object, its attributes already have the values of its arguments and can still be changed.
     """
     modules, name, method = PLACES[library]
 
