@@ -97,7 +97,7 @@ class CommunicatorFigures:
 
     communicators: int
     peers: int
-    """The number of ranks with which this rank exchanges send and receive operations, summed over communicators.
+    """The number of ranks to which this rank sends or from which it receives, summed over communicators.
     Collectives are not counted.
     """
     sent_bytes: int = 0

@@ -1,5 +1,5 @@
-"""Counters of the values that a script reads back from the GPU, by line, certainty, and whether the values may decide
-something.
+"""Count the values that a script reads back from the GPU. The counts are separate for each line, for each certainty,
+and for values that may decide something.
 """
 
 import sys
@@ -22,8 +22,8 @@ _QUIET: Final = (
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Source files that read GPU values only to print them, to share random states, to save them unchanged on the host, or
-to write a checkpoint.
+"""Source files that read GPU values without deciding anything: to print them, to share random states, to save them
+unchanged on the host, or to write a checkpoint.
 """
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
@@ -31,7 +31,7 @@ _NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
-    """The kind of a value that a script reads back from the GPU, named after what the value may decide."""
+    """The kind of a value that a script reads back from the GPU. It is named after what the value may decide."""
 
     SHAPE = "shape"
     """The value decides the size of a result."""
@@ -54,7 +54,7 @@ class ReadKind(StrEnum):
 
 
 class Read(NamedTuple):
-    """A group of reads of GPU values with the same source line, kind, operation and certainty."""
+    """The reads of GPU values that have the same source line, kind, operation and certainty."""
 
     line: Line | None
     kind: ReadKind
@@ -63,14 +63,14 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """A counter of reads of GPU values; reads for printing or saving, and PyTorch's own checks, are not counted."""
+    """Counts reads of GPU values. Reads for printing or saving are not counted, nor are PyTorch's own checks."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function to call at each read that may change what the script does, if values are not tracked; otherwise
-        None.
+        """A function that is called at each read that may change what the script does. It is used if values are not
+        tracked; otherwise it is None.
         """
         self.asked = 0
         """The number of reads from the GPU on which a branch of the script depends."""
@@ -78,7 +78,7 @@ class Reads:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Mark the reads of GPU values by the calling thread inside this context as already counted."""
+        """Mark the calling thread's reads of GPU values within this context as already counted."""
         self._here.depth = getattr(self._here, "depth", 0) + 1
         try:
             yield
@@ -87,22 +87,21 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Whether reads of GPU values by the calling thread are already counted."""
+        """Return whether the calling thread's reads of GPU values are already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
     def are_logged_only(self) -> bool:
-        """Whether all reads of GPU values were single floats that do not change what the script does, such as a logged
-        loss.
-        """
+        """Return whether the script read only single floats that do not change what it does, such as a logged loss."""
         return all(
             read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
             for read, count in self.counts.items()
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True if a read of random values is one of PyTorch's own checks, which would raise an error if it
-        failed; otherwise None.
+        """Return True if a read of random values is one of PyTorch's own checks; otherwise None.
+
+        Such a check would raise an error if it failed.
         """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
