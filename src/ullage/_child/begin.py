@@ -1,5 +1,5 @@
-"""Prepare a child process. It emulates the GPU of its parent process, reports its memory to the prediction that started
-it, or records its memory.
+"""Prepare a child process to emulate the GPU of its parent process, to report to the prediction that started it, or to
+record its memory.
 """
 
 import importlib.util

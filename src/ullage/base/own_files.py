@@ -1,8 +1,8 @@
 """Create and remove the files and folders of this package safely, even in folders where other users can write.
 
 Another user could create symbolic links at paths that we use, or replace our folder with another one. A file name that
-is made of a time and a process ID could be predicted. So we create every file anew, through the descriptor of its
-folder, with a random name, and without following a symbolic link. Only its owner can read it, unless the user chose its
+is made of a time and a process ID could be predicted. So we create every file through the descriptor of its folder,
+with a random name, and without following a symbolic link. Only its owner can read it, unless the user chose its
 name. We remove a name only if it still leads to the file that this process has open.
 """
 

@@ -1,5 +1,5 @@
-"""The drivers whose memory addresses can be emulated. emulator/cuda/address.c contains the rules by which each driver
-chooses addresses.
+"""The drivers whose memory addresses can be emulated. The file emulator/cuda/address.c contains the rules by which each
+driver chooses addresses.
 """
 
 from typing import Final, Literal, get_args

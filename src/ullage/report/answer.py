@@ -1,5 +1,5 @@
-"""The base class of the results of functions such as `ullage.predict`. It prints a result as a report in a terminal or
-a notebook, or as one line.
+"""The base class of the results of functions such as `ullage.predict`. A result can print itself as a report or as one
+line.
 """
 
 import importlib
@@ -16,7 +16,7 @@ _HTML: Final = """<pre style="font-family: Menlo, 'DejaVu Sans Mono', monospace;
 class Answer:
     """The base class of the results of functions such as `ullage.predict`.
 
-    `print(answer)` prints what the command prints, a notebook shows the same with colours, and `repr` is one line.
+    `print(answer)` prints what the command prints. A notebook shows the same with colours. `repr` is one line.
     """
 
     __slots__ = ()
@@ -51,7 +51,7 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results whose reports are shown one below the other when this object is printed."""
+        """Return the results whose reports are printed one below the other in place of this object."""
         return (self,)
 
     def report_of(self) -> Report:

@@ -44,7 +44,7 @@ class _Flow:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self._given: list[tuple[set[str], set[str]]] = []
-        """For each assignment in the file: the names that it reads, and the names that it sets."""
+        """The names that each assignment in the file reads, and the names that it sets."""
         self._deciding: set[str] = set()
         self._mentioned: set[str] = set()
         _resolve(tree)

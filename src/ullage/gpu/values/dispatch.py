@@ -43,8 +43,8 @@ _BEFORE_PYTHON: Final = (
 
 
 _MANY: Final = 400
-"""If more than this number of operators are new, one query for all composite operators is faster than a query for
-each.
+"""The number of new operators above which one query for all composite operators is faster than a query for each
+operator.
 """
 
 
@@ -187,9 +187,7 @@ def _pass_by_higher_order_operators() -> None:
 
 
 def is_thread_seen() -> int | None:
-    """Return the address of a C++ function of PyTorch. The function tells whether the calling thread includes a
-    dispatch key.
-    """
+    """Return the address of PyTorch's C++ function that returns whether the calling thread includes a dispatch key."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     function = getattr(library, _IS_INCLUDED, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value

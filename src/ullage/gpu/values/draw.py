@@ -42,8 +42,8 @@ class DrawLevel(NamedTuple):
     Mixtral.
     """
     scale: float
-    """The standard deviation of the random numbers that replace a matrix product. Some seeds have a small one, because a
-    freshly initialised output layer returns small numbers.
+    """The standard deviation of the random numbers that replace a matrix product. Some seeds have a small one,
+    because a freshly initialised output layer returns small numbers.
     """
     mean: float
     """The deviation of the mean of many random numbers from its expected value, in units of the standard error."""

@@ -1,4 +1,4 @@
-"""When a GPU value is needed, run the recorded operations that lead to it on the CPU."""
+"""Run the recorded operations that lead to a GPU value on the CPU, when the value is needed."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _MADE_BYTES: Final = 256 * MIB
 _DRAWN_BYTES: Final = 512 * MIB
 """The largest tensor of random values, in bytes, that is generated on the host to decide something."""
 _LEFT: Final = 8
-"""Of the host memory budget for values, 1 / `_LEFT` stays free for the computation of values."""
+"""The part of the host memory budget that stays free for computations is 1 divided by this number."""
 _SMALL_BYTES: Final = 64 * KIB
 """The values of a tensor with at most this number of bytes may use half of the part of the budget that stays free.
 

@@ -95,7 +95,7 @@ class _Awaited:
     """The messages from other ranks that together become the values of a tensor."""
 
     keys: Sequence[tuple[str, int]]
-    """For each message: its key, and the rank that sends it."""
+    """The key of each message, and the rank that sends the message."""
     instead: bytes = _NOTHING
     """This rank's own message. It is used if another rank does not send a message."""
     operation: str = ""

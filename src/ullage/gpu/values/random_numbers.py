@@ -1,4 +1,4 @@
-"""Random numbers in mode "all". PyTorch's CPU generators replace the GPU's.
+"""Random numbers for the mode "all", in which PyTorch's CPU generators replace the GPU's.
 
 After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. A script
 may set the state of the GPU's generator (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing). It then

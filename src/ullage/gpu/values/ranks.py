@@ -35,7 +35,7 @@ class Team:
 
 
 def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return the number of ranks of the process group among an operator's arguments; 1 if there is no process group."""
+    """Return the number of ranks of the process group among an operator's arguments; 1 without a process group."""
     for each in arguments:
         with suppress(AttributeError, RuntimeError, TypeError):
             if not isinstance(each, torch.Tensor | list | tuple):

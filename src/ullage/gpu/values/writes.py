@@ -1,5 +1,5 @@
-"""Record operators that write existing memory. They write in place, to `out=`, to all tensors of an optimizer, or to
-arguments that their schema does not declare as written.
+"""Record operators that write existing memory, such as in-place operators. Others write to `out=`, to all tensors of an
+optimizer, or to arguments that their schema does not declare as written.
 """
 
 from contextlib import suppress

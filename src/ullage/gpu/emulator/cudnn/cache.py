@@ -1,4 +1,4 @@
-"""A cache of cuDNN's answers on disk. Each cuDNN version and GPU has a folder, with one file for each query.
+"""A cache of cuDNN's answers on disk, with a folder for each cuDNN version and GPU. It has one file for each query.
 
 Files are written atomically and never changed, so any number of processes may use one folder at the same time. A file
 that cannot be read is ignored. A folder is not used if it cannot be written, if it belongs to another user, or if other

@@ -1,4 +1,5 @@
-"""The planner process. It answers queries to cuDNN from the cache, from the real cuDNN, or from measurements.
+"""The planner process, which answers queries to cuDNN. It answers from the cache, from the real cuDNN, or from
+measurements.
 
 `client/ask_planner.c` starts it with a `Setup` as JSON. The planner then answers the emulated cuDNN of one process over
 a socket, and ends with that process. Each request and each reply is a length (four bytes, little endian) followed by a

@@ -1,4 +1,4 @@
-"""Access to NVIDIA's libcudnn. It can plan for a described device without a GPU, a driver or a CUDA context.
+"""Load NVIDIA's libcudnn, which can plan for a described device without a GPU, a driver or a CUDA context.
 
 Only cuDNN's documented interface for ahead-of-time planning is used: a device-properties descriptor
 (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) replaces the handle. No plan is executed.

@@ -1,5 +1,4 @@
-"""Read the journal from Python. The journal records every allocation and free of GPU memory in the allocator's own
-order.
+"""Read the journal, which records every allocation and free of GPU memory in the allocator's own order.
 
 PyTorch reports allocations to its profiler through `c10::reportMemoryUsageToProfiler` (torch 2.6 to 2.15). The C part
 (`journal.c`) defines its own version of this function, so it must be loaded before torch. It receives addresses and
