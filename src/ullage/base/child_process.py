@@ -197,7 +197,7 @@ def tie_to_parent() -> None:
 
 
 def run_exit_handlers() -> None:
-    """Join threads, call exit handlers and flush the output streams, as the Python interpreter does when it ends.
+    """Join threads, call exit handlers and flush the output streams. The Python interpreter does the same when it ends.
 
     Python's cleanup of modules is skipped: it takes about a second with torch, and no code depends on it.
     """
@@ -243,7 +243,7 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _kill_strays(token: str) -> None:
-    """Kill the processes that have this token in their environment and left the process group, such as daemons.
+    """Kill the processes outside the process group, such as daemons, that have this token in their environment.
 
     Wait until these processes have ended.
     """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class CardMemory(NamedTuple):
-    """The total and used memory of one GPU, in bytes."""
+    """The total memory and the used memory of one GPU, in bytes."""
 
     total_bytes: int
     used_bytes: int

@@ -113,6 +113,6 @@ class ValuesReadError(UllageError):
 
 @public
 class IsolationError(UllageError):
-    """A function in a separate process did not return a result that can be passed back to the calling process."""
+    """A function ran in a separate process, but no result could be passed back to the calling process."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED

@@ -56,7 +56,9 @@ SLOWING_RATIO: Final = 0.7
 this number. A cache that fills is an example.
 """
 _STOPPED_ONE_IN: Final = 4
-"""Memory growth counts as stopped once memory has not risen for a quarter of the training steps over which it rose."""
+"""Memory growth has stopped once the steps without a rise are a quarter of the steps from the first rise to the
+last.
+"""
 PEAK_RATIO: Final = 2.5
 """Longer batches explain the memory growth if the peak rises by at least this number times the rise of the kept bytes.
 A leak has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
@@ -113,13 +115,13 @@ def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
 
 
 class StepBlock(NamedTuple, Generic[LineT]):
-    """A block that is still allocated when the training step that allocated it ends."""
+    """A block that is still allocated at the end of the training step that allocated it."""
 
     line: LineT
     step: int
-    """The number of the training step in which the block was allocated, counted from 1."""
+    """The training step in which the block was allocated. The first step is 1."""
     until: int
-    """The number of the last training step at whose end the block is still allocated."""
+    """The last training step at whose end the block is still allocated."""
     size_bytes: int
     key: int
     """A number that identifies the block for the caller, such as its address."""
@@ -127,14 +129,14 @@ class StepBlock(NamedTuple, Generic[LineT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Generic[LineT]):
-    """The memory in bytes that each training step keeps on average, and the source lines that keep it."""
+    """The bytes that each training step keeps on average, and the source lines that keep them."""
 
     bytes_per_step: int
     line: LineT
     """The source line that keeps the most bytes."""
     line_bytes_per_step: int
     kept: dict[LineT, list[StepBlock[LineT]]]
-    """The blocks that each source line has kept."""
+    """Maps each source line to the blocks that it has kept."""
 
 
 def growing(

@@ -34,7 +34,7 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """A folder is unsafe: another user can write to it, or it is not the folder that was created."""
+    """A folder is unsafe, because another user can write to it or has replaced it."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
@@ -277,7 +277,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces, and that appears under its name only when it is complete.
+    """A file that is written in pieces. It gets its name only when it is complete.
 
     Use this class as a context manager, or call `complete` or `discard`.
     """

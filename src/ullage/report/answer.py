@@ -21,9 +21,7 @@ class Answer:
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The name of the module whose function `describe` converts the result to a report. The module is imported only
-    when it is needed.
-    """
+    """The module whose function `describe` converts the result to a report. It is imported only when it is needed."""
 
     def __str__(self) -> str:
         """Return the report as text that fits the width of the terminal."""

@@ -20,7 +20,7 @@ class Facet:
 
     title: str
     labels: tuple[str, ...]
-    """The texts of the blocks' labels, the most important first."""
+    """The labels of the blocks. The most important label comes first."""
     of_block: Column
     """The index in `labels` of each block's label."""
 

@@ -178,7 +178,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """A drawing of memory segments to scale, the largest first."""
+    """A drawing of memory segments to scale. The largest segment comes first."""
 
     title: str
     strips: tuple[Strip, ...]

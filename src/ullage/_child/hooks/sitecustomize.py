@@ -105,7 +105,7 @@ class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
 
 def _run_next():
     # type: () -> None
-    """Import the `sitecustomize` module that Python would have found without this file.
+    """Import the `sitecustomize` module that Python would import if this file did not exist.
 
     Raises:
         ImportError: Python would not have found a `sitecustomize` either. Python handles this error.

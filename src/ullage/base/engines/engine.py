@@ -19,7 +19,7 @@ PlainData = dict[str, Any]
 
 @public
 class EngineError(UllageError):
-    """An engine for parallel work (threads, Ray or Slurm) is not available, or lost the work that it was running."""
+    """An engine for parallel work (threads, Ray or Slurm) is not available, or has lost its work."""
 
     exit_code: int = ExitCode.UNKNOWN
 
@@ -83,6 +83,8 @@ def call_in_process_of_its_own(function: str, payload: PlainData) -> PlainData:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of an error's text; for an empty text, the name of the error's class."""
+    """Return the first non-empty line of an error's text. If the text is empty, return the name of the error's
+    class.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

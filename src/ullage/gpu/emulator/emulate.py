@@ -164,7 +164,7 @@ def inherit() -> None:
 
 
 def inherited() -> Emulation:
-    """Return the emulation that this process has inherited from its parent process."""
+    """Return the emulation that this process inherited from its parent process."""
     inherit()
     assert _current is not None
     return _current
@@ -270,7 +270,7 @@ def _start(emulation: Emulation) -> None:
 
 
 def _put_in_path(environment: MutableMapping[str, str]) -> None:
-    """Change PATH so that programs started with this environment find the emulated nvidia-smi first."""
+    """Change PATH so that programs find the emulated nvidia-smi first."""
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])

@@ -276,7 +276,7 @@ def hold_values() -> None:
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Set whether copies and fills by the calling thread leave the contents of the emulated GPU's memory unchanged."""
+    """Set whether copies to GPU memory and fills of GPU memory by the calling thread are ignored."""
     _card().card_leave_memory(leaves)
 
 

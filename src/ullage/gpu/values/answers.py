@@ -198,7 +198,7 @@ class Answers:
         return int(values[0].shape[_dimension_of(plan, call)]), values
 
     def counted_of_sparse(self, op: Invocation) -> Any:
-        """Run an operator on sparse tensors. The number of elements of its result is computed from the indices of the
+        """Run an operator on sparse tensors. Compute the number of elements of its result from the indices of its
         arguments.
         """
         if self.is_answering:

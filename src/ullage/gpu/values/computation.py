@@ -429,7 +429,7 @@ def _widened(argument: Any) -> Any:
 
 
 def _write(result: Any, results: Any, op: Invocation) -> None:
-    """Write the results that the host computed into the memory of the GPU's result tensors."""
+    """Copy the results from the host into the memory of the GPU's result tensors."""
     own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:

@@ -115,8 +115,8 @@ def _covers(statement: ast.stmt, line: int) -> bool:
 
 
 def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a syntax tree that decide something: conditions, comparisons, indices, and conversions to
-    integers.
+    """Yield the parts of a syntax tree that decide something. These are conditions, comparisons, indices, and
+    conversions to integers.
     """
     for part in ast.walk(node):
         match part:
@@ -149,7 +149,7 @@ def _has_read(node: ast.AST) -> bool:
 
 
 def _names_in(node: ast.AST | None) -> set[str]:
-    """Return the names from which an expression takes numbers."""
+    """Return the names of the variables, attributes and functions from which an expression takes numbers."""
     found: set[str] = set()
     waiting = [] if node is None else [node]
     while waiting:

@@ -89,7 +89,7 @@ class BlockContent:
         self.value: torch.UntypedStorage | None = None
         """The bytes of the content in host memory. None: they have not been computed."""
         self.depth = depth
-        """The length of the longest chain of recorded operations that leads to the content."""
+        """The number of operations in the longest recorded chain of operations that leads to the content."""
         self.columns = 0
         """The number of output features of the matrix product or convolution that computed the content. It is 0 for
         other operations.
@@ -146,7 +146,7 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that have changed the block's numbers by an unknown amount."""
+        """The number of optimizer operations that changed the numbers in the block by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
         """The total distance by which each number in the block has moved in optimizer operations with a known rate."""
@@ -163,8 +163,8 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return the number of output features of a matrix product or convolution, and the number of adjacent elements of
-    each.
+    """Return the number of output features of a matrix product or convolution, and the number of adjacent elements that
+    belong to one feature.
 
     Both follow from the shape of the result. The features of a matrix product are its last dimension; those of a
     convolution come before height and width.
@@ -283,7 +283,9 @@ class EmulatedDriver(Protocol):
         """Start or stop keeping a copy of the data that each thread last sent to the emulated GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Pause or resume keeping the data that the calling thread sends to the emulated GPU."""
+        """Set whether the caller records the calling thread's copies to the GPU itself, so that they need not be
+        kept.
+        """
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
         """Copy the data that the calling thread last sent to a GPU address to host memory at `destination`."""
@@ -295,7 +297,7 @@ class EmulatedDriver(Protocol):
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Start or stop ignoring the calling thread's copies to GPU memory and fills of GPU memory."""
+        """Set whether copies to GPU memory and fills of GPU memory by the calling thread are ignored."""
 
 
 class BlockContents:

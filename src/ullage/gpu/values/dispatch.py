@@ -49,8 +49,8 @@ operator.
 
 
 class Watch(ABC):
-    """The base class for interception. After `install`, it intercepts all PyTorch operators in threads that have called
-    `include`.
+    """The base class for interception. After `install`, it intercepts all PyTorch operators in each thread that has
+    called `include`.
     """
 
     def __init__(self, *, everything: bool) -> None:

@@ -19,7 +19,9 @@ _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers d
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The relative amount by which an optimizer operation is assumed to change numbers if the real amount is unknown."""
+"""The relative amount by which an optimizer operation is assumed to change a number, if the real amount is not
+known.
+"""
 _FARTHEST: Final = 0.3
 """The largest relative amount by which all optimizer operations together are assumed to change a number."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
@@ -46,7 +48,7 @@ class DrawLevel(NamedTuple):
     because a freshly initialised output layer returns small numbers.
     """
     mean: float
-    """The deviation of the mean of many random numbers from its expected value, in units of the standard error."""
+    """The distance between the mean of many random numbers and the expected mean, in units of the standard error."""
     rate: float
     """The factor by which a random number shrinks each time the same source line reads it. So a loop that waits for a
     small number ends.
@@ -241,7 +243,7 @@ def _softmax(
 
 
 def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
-    """Return the typical size of a sum, norm or mean of standard normal numbers."""
+    """Return the typical absolute value of a sum, norm or mean of standard normal numbers."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):
         return 1.0

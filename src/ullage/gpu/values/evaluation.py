@@ -25,15 +25,15 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The largest float tensor, in bytes, whose values are kept on the host. A larger one is computed only if a value of it
-decides something.
+"""The size in bytes up to which the values of a float tensor are kept on the host. A larger tensor is computed only if
+one of its values decides something.
 """
 WHOLE_BYTES: Final = 64 * MIB
-"""The largest tensor of integers or booleans, in bytes, whose values are kept on the host."""
+"""The size in bytes up to which the values of a tensor of integers or booleans are kept on the host."""
 _MADE_BYTES: Final = 256 * MIB
 """The largest total size, in bytes, of the results of an operation that runs on the host."""
 _DRAWN_BYTES: Final = 512 * MIB
-"""The largest tensor of random values, in bytes, that is generated on the host to decide something."""
+"""The size in bytes up to which a tensor of random values is generated on the host to decide something."""
 _LEFT: Final = 8
 """The part of the host memory budget that stays free for computations is 1 divided by this number."""
 _SMALL_BYTES: Final = 64 * KIB
@@ -75,7 +75,7 @@ class Evaluation:
     # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return the largest tensor of a data type, in bytes, whose values are kept on the host."""
+        """Return the size in bytes up to which the values of a tensor with this data type are kept on the host."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
@@ -262,7 +262,7 @@ class Evaluation:
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Lower the certainty of an operation's results to the certainty of its inputs."""
+        """Make the results of an operation no more certain than its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -381,7 +381,7 @@ def takes_generator(operator: Any) -> bool:
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the lowest certainty among the tensor arguments of an operator call."""
+    """Return the certainty of the least certain tensor argument of an operator call."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 

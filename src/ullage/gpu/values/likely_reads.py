@@ -70,7 +70,7 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level name of every module that a script imports; "" for a relative import."""
+    """Yield the top-level name of every module that a script imports. Yield "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -115,5 +115,5 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Return whether a function call in a script may reduce a tensor to one number."""
+    """Return whether a function call may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

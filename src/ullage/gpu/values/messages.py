@@ -43,7 +43,7 @@ class _Deferred:
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Make the results of this operation at most as certain as `certainty`."""
+        """Make the results of this operation no more certain than `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)

@@ -142,7 +142,7 @@ class Notes:
                     self.unseen(result)
 
     def product(self, op: Invocation, result: Any) -> None:
-        """Record a matrix product. The result counts as random even if the arguments are known."""
+        """Record a matrix product. Its result counts as random even if its arguments are known."""
         try:
             call = self.call(op)
             _, depth = self.standing(call, op.plan)

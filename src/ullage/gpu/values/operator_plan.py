@@ -53,7 +53,7 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""The positions of the two factors among the arguments of a matrix product or convolution."""
+"""The positions of the two factors in the argument list of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
@@ -251,7 +251,7 @@ def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None
 
 
 def overload_of(name: str) -> Any:
-    """Return the operator overload for a dispatcher name such as "aten::add.Tensor"."""
+    """Return the operator overload that has a name such as "aten::add.Tensor" in the dispatcher."""
     base, _, overload = name.partition(".")
     namespace, _, short = base.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")

@@ -48,7 +48,7 @@ class RandomNumbers:
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Note that the GPU's default random generators have been seeded, but not the CPU's."""
+        """Note that the GPU's default random generators have been seeded and the CPU's has not."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():

@@ -140,7 +140,7 @@ def is_called_from_torch_distributed() -> bool:
 
 
 def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return the reduction of values of several ranks.
+    """Reduce the values of several ranks to one value.
 
     Args:
         values: shape [ranks, ...]. The sum of booleans is true if any boolean is true.

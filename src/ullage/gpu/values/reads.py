@@ -44,12 +44,12 @@ class ReadKind(StrEnum):
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read of a single number, by the number's data type."""
+        """Return the kind of a read of a single number. It depends on the data type of the number."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read that copies a tensor to the host, by the tensor's data type."""
+        """Return the kind of a read that copies a tensor to the host. It depends on the data type of the tensor."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
@@ -73,7 +73,7 @@ class Reads:
         tracked; otherwise it is None.
         """
         self.asked = 0
-        """The number of reads from the GPU on which a branch of the script depends."""
+        """The number of reads from the GPU that decide which branch of the script runs."""
         self._here = threading.local()
 
     @contextmanager
@@ -108,7 +108,7 @@ class Reads:
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read of a GPU value by the source line that made the read."""
+        """Count a read of a GPU value for the source line that made it."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

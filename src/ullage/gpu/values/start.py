@@ -53,7 +53,7 @@ class Values:
         )
         self._driver = driver
         self.is_on = False
-        """Whether ullage intercepts the operators of this process now."""
+        """Whether ullage is intercepting the operators of this process."""
         self.has_stopped = False
         self.resident_bytes = 0
         """The host memory in bytes that the interception of operators uses. The kept tensor values are not included."""

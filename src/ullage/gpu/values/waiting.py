@@ -34,7 +34,7 @@ _DEEPEST: Final = 5
 
 
 class Waiting:
-    """A counter of the consecutive reads of random values by each source line."""
+    """Counts how often each source line reads random values in a row."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -63,7 +63,7 @@ class Waiting:
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Shrink the random numbers in a comparison that the host has not computed yet."""
+        """Shrink the random numbers in a comparison before the host computes the comparison."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call

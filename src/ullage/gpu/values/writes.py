@@ -31,7 +31,7 @@ _OVERWRITES: Final = frozenset(
         *("aten::bernoulli_", "aten::exponential_", "aten::cauchy_", "aten::geometric_", "aten::log_normal_"),
     )
 )
-"""Operators that do not read the argument that they write."""
+"""Operators that write an argument without reading it."""
 _WRITES_BY_INDEX: Final = frozenset(
     (
         *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),

@@ -180,7 +180,7 @@ def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterato
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
-    """Return the bytes of all tensors of a cuDNN graph that are stored in memory."""
+    """Return the total bytes of the tensors that a cuDNN graph stores in memory."""
     return sum(
         _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
         for node in nodes

@@ -42,7 +42,7 @@ class _HostUseStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """The host memory that one source line had allocated at the peak."""
+    """The host memory that one source line held at the peak."""
 
     line: Line | None
     """The user's source line that allocated the memory. If no user line is on the stack, it is the innermost library
@@ -54,8 +54,8 @@ class LedgerRow:
 
 
 class HostLedger:
-    """Counts this process's large allocations of host memory. Load it together with the journal's C library, before
-    torch is imported.
+    """Counts this process's large allocations of host memory. Create it before torch is imported, together with the
+    journal.
     """
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
