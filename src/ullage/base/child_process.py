@@ -66,7 +66,7 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
 
 
 def beside_streams(descriptor: int) -> int:
-    """Return a duplicate of a file descriptor with a number above 2.
+    """Return a duplicate of a file descriptor. The number of the duplicate is above 2.
 
     The numbers 0 to 2 may be free if the shell closed the standard streams (`<&-`). A child process would use a file
     with such a number as its standard input or output.
@@ -190,8 +190,8 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
 
 def tie_to_parent() -> None:
-    """Make the kernel kill this process when its parent process ends. Call this in a process that `ChildProcess`
-    started.
+    """Make the kernel kill this process when its parent process ends. A process that `ChildProcess` started calls this
+    function.
     """
     die_with_parent(int(sys.argv[1]))
 

@@ -32,14 +32,14 @@ class ExitCode(IntEnum):
 
 
 def shortened(text: object) -> str:
-    """Shorten a text that a user wrote to one line of at most 80 characters, for use in an error message."""
+    """Make one line of at most 80 characters from a text of the user, for use in an error message."""
     plain = str(text)
     cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
 
 
 def quoted(text: object) -> str:
-    """Return a text that a user wrote in quotes, cut off after 80 characters, for use in an error message."""
+    """Put a text of the user in quotes and cut it off after 80 characters, for use in an error message."""
     plain = str(text)
     most = _MOST_SHOWN_CHARACTERS
     if len(repr(plain[:most])) > 2 * most:  # fewer characters if most of them are shown as escape codes

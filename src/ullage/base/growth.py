@@ -27,7 +27,7 @@ state.
 LEAST_RISES: Final = 3
 """The number of different training steps in which a source line has to keep blocks before it is reported as growing."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The same number as `LEAST_RISES`, for memory that rose very evenly over the last steps."""
+"""The number that replaces `LEAST_RISES` if memory rose very evenly over the last steps."""
 LEAST_RISES_IN_BYTES: Final = 8
 """The number of training steps over which the bytes of a source line have to rise, if its number of blocks does not
 rise. A rise over fewer steps may come from longer batches alone.
@@ -52,8 +52,8 @@ applies.
 """
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
-"""Memory growth slows down if the ratio of later growth to earlier growth, over equally many training steps, is below
-this number. A cache that fills is an example.
+"""Memory growth slows down if later growth divided by earlier growth is below this number. Both are measured over the
+same number of training steps. An example is a cache that fills.
 """
 _STOPPED_ONE_IN: Final = 4
 """Memory growth has stopped once the steps without a rise are a quarter of the steps from the first rise to the
@@ -66,7 +66,7 @@ A leak has a ratio of up to 2: `state = torch.cat([state, new])` holds the state
 
 
 def is_noticeable(bytes_per_step: float, total_bytes: int, least_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> bool:
-    """Return whether memory growth is reported: it is fast enough, or its total is large enough."""
+    """Return whether memory growth is fast enough, or large enough in total, to be reported."""
     return bytes_per_step >= least_bytes_per_step or total_bytes >= _NOTICEABLE_STEPS * least_bytes_per_step
 
 
@@ -110,7 +110,9 @@ def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: in
 
 
 def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
-    """Return whether longer batches explain the memory growth, because the peak rises much more than the kept bytes."""
+    """Return whether longer batches explain the memory growth. They do if the peak rises much more than the kept
+    bytes.
+    """
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 

@@ -430,7 +430,7 @@ def nameless_file() -> Iterator[Path]:
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Return whether users other than the owner can remove the entries of a folder, according to its mode."""
+    """Return whether the mode of a folder lets users other than its owner remove files from it."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)

@@ -171,7 +171,9 @@ class _HeldLogs:
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
     def begin_attempt(self, part: Any) -> None:
-        """Undo what the previous attempt logged. It has failed if this attempt runs the same items again."""
+        """Undo what the previous attempt logged, if that attempt has failed. It has failed if this attempt runs the
+        same items again.
+        """
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
             self._restore()

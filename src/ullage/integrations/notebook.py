@@ -163,7 +163,7 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line of text for a cell that initialized CUDA. All memory that is allocated so far counts for this
+    """Return the line of text for a cell that initialized CUDA. All memory that is allocated counts as memory of this
     cell.
     """
     import torch
@@ -221,7 +221,7 @@ def _allocated_bytes() -> int:
 
 
 def _clear_errors(shell: Any) -> None:
-    """Clear the frames of the last error. Python, IPython and IPython's debugger keep them."""
+    """Clear the stack frames of the last error, because Python, IPython and IPython's debugger keep them."""
     from ullage.training.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)

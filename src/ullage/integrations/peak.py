@@ -58,8 +58,8 @@ class PeakContents:
 
 @dataclass(slots=True)
 class _Life:
-    """The time from the allocation of a memory block to its free. `born` is the number of the allocation that created
-    the block. `died` is the number of the last allocation before the block was freed.
+    """The lifetime of a memory block. `born` is the number of the allocation that created the block. `died` is the
+    number of the last allocation before the block was freed.
     """
 
     address: int

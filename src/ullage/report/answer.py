@@ -49,7 +49,7 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results whose reports are printed one below the other in place of this object."""
+        """Return the results to print in place of this object. Their reports are printed one below the other."""
         return (self,)
 
     def report_of(self) -> Report:

@@ -223,7 +223,7 @@ def check_placement(what: str, placement: str) -> None:
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return the properties of a GPU by their names in `ullage.gpu.emulator.library.FIGURES`.
+    """Map the names in `ullage.gpu.emulator.library.FIGURES` to the properties of a GPU.
 
     The CUDA context, the cuDNN workspace and the address placement are not included, because each emulation chooses
     them.
@@ -279,7 +279,7 @@ def _put_in_path(environment: MutableMapping[str, str]) -> None:
 
 
 def _show_use() -> None:
-    """Show the processes that this process starts how much GPU memory it uses, through `USE_VARIABLE`."""
+    """Share this process's GPU memory use with its child processes, through `USE_VARIABLE`."""
     global _shown
     try:
         descriptor = os.memfd_create("ullage-card")

@@ -91,8 +91,8 @@ class GuessFigures:
 class CommunicatorFigures:
     """Totals of the NCCL communicators that have several ranks and have executed an operation.
 
-    The counts are the largest number at the same time. The fields are those of `struct communicator_figures` in
-    `cuda/card.h`.
+    The numbers of communicators and ranks are the largest at any one time. The fields are those of
+    `struct communicator_figures` in `cuda/card.h`.
     """
 
     communicators: int
@@ -263,7 +263,9 @@ def answer(number: int | None, /) -> None:
 
 
 def show_use(address: int | None) -> None:
-    """Write the memory use of each GPU, without CUDA contexts, to host memory at an address from now on. None: stop."""
+    """Start to write the memory use of each GPU to host memory at an address. CUDA contexts are not included. None:
+    stop writing.
+    """
     _card().card_show_use(address)
 
 
@@ -293,7 +295,7 @@ def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each co
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the data that the calling thread last copied to the GPU to a host address.
+    """Take the data that the calling thread last copied to the GPU, and write it to a host address.
 
     Return False if the thread's last copy went to a different GPU address.
     """

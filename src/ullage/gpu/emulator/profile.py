@@ -119,7 +119,7 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Return the size of the CUDA context in whole MiB, as the rule gives it for a chip with this many resident
+    """Apply the rule: return the size of the CUDA context, in whole MiB, for a chip with this number of resident
     threads.
     """
     data = _files()[_RULE]

@@ -53,7 +53,7 @@ def is_users(file: str) -> bool:
 
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Return whether every file in a folder belongs to a library. False: some files may not.
+    """Return whether every file in a folder is known to belong to a library.
 
     A program has thousands of modules in a tenth as many folders, so this result is cached.
     """

@@ -253,7 +253,7 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result whose size is the number that the operator reads back."""
+    """Return the dimension of an operator's first result whose size the operator reads back from the GPU."""
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

@@ -26,8 +26,8 @@ from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, transl
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = COUNTED | {"aten::_coalesce"}
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
-"""Operators whose number of result elements is read from the GPU by an operator inside them. Examples are
-`masked_select` in `nms` (torchvision 0.26), and `addmm` in `mm` of sparse matrices.
+"""Operators that contain another operator, which reads the number of result elements from the GPU. In `nms`
+(torchvision 0.26) it is `masked_select`; in `mm` of sparse matrices it is `addmm`.
 """
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
 """Operators that consist of CUDA-only operators. The CPU has no kernels for the parts, but it has a kernel for the
@@ -383,7 +383,9 @@ def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
 
 
 def _on_host(argument: Any) -> Any:
-    """Return a host tensor on the same memory for a GPU tensor. Return any other argument unchanged."""
+    """Return a host tensor that uses the memory of a GPU tensor. If the argument is not a GPU tensor, return it
+    unchanged.
+    """
     if isinstance(argument, torch.Tensor):
         return _tensor_on_host(argument) if argument.is_cuda else argument
     if isinstance(argument, list | tuple):
@@ -474,7 +476,7 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a tensor into the beginning of each dimension of a larger tensor."""
+    """Copy a tensor into a larger tensor. The copy begins at index 0 of each dimension."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

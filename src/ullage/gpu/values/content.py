@@ -288,7 +288,9 @@ class EmulatedDriver(Protocol):
         """
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Copy the data that the calling thread last sent to a GPU address to host memory at `destination`."""
+        """Take the data that the calling thread last sent to a GPU address, and write it to host memory at
+        `destination`.
+        """
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
         """Count writes to GPU memory by threads whose operators are not intercepted.
@@ -340,7 +342,9 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all contents each time that a thread whose operators are not intercepted writes to GPU memory."""
+        """Watch for writes to GPU memory by threads whose operators are not intercepted. After each such write, forget
+        all contents.
+        """
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
@@ -373,7 +377,7 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether nothing has written to a block without known content since the block was allocated.
+        """Return whether a block without known content is as it was allocated, because nothing has written to it.
 
         Return False for a block that already existed when all contents were last forgotten.
         """

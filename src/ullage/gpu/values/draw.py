@@ -194,8 +194,8 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Change standard normal numbers to the sign and the approximate size that the last operation on the block
-    produces.
+    """Give standard normal numbers the sign and the approximate size that results of the last operation on the block
+    have.
     """
     level = level_of(seed)
     count = len(numbers)

@@ -1,4 +1,4 @@
-"""Run the recorded operations that lead to a GPU value on the CPU, when the value is needed."""
+"""Run, on the CPU, the recorded operations that lead to a GPU value. They run when the value is needed."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ _MADE_BYTES: Final = 256 * MIB
 _DRAWN_BYTES: Final = 512 * MIB
 """The size in bytes up to which a tensor of random values is generated on the host to decide something."""
 _LEFT: Final = 8
-"""The part of the host memory budget that stays free for computations is 1 divided by this number."""
+"""One n-th of the host memory budget for values stays free for computations. This number is n."""
 _SMALL_BYTES: Final = 64 * KIB
 """The values of a tensor with at most this number of bytes may use half of the part of the budget that stays free.
 

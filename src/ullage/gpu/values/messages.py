@@ -419,8 +419,8 @@ class RankMessages:
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Return whether ullage sends tensors of this kind to other ranks, whatever their size. The answer is equal on
-        all ranks.
+        """Return whether ullage sends tensors of this kind to other ranks, whatever their size. All ranks get the same
+        answer.
 
         If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
         """

@@ -22,8 +22,8 @@ _QUIET: Final = (
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Source files that read GPU values without deciding anything: to print them, to share random states, to save them
-unchanged on the host, or to write a checkpoint.
+"""Source files whose reads of GPU values decide nothing. They print the values, share random states, save the values
+unchanged on the host, or write a checkpoint.
 """
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40

@@ -32,7 +32,7 @@ def is_counted(name: str, arguments: Sequence[Any]) -> bool:
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors of which a sparse tensor consists, the values last. The result is empty for an unknown
+    """Return the tensors of which a sparse tensor consists. The values come last. The result is empty for an unknown
     layout.
     """
     if sparse.layout == torch.sparse_coo:

@@ -284,7 +284,9 @@ def _is_new(content: BlockContent) -> bool:
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
-    """Remove the previous content of a written argument from a recorded call that does not read it."""
+    """Remove the previous content of a written argument from a recorded call, if the call does not read this
+    content.
+    """
 
     def without(argument: Any) -> Any:
         if isinstance(argument, list):

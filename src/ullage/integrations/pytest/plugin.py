@@ -176,7 +176,9 @@ def _bytes_of(name: str, given: Any) -> int | None:
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test with an emulated GPU runs in pytest's own process, because a debugger works only there."""
+    """Return whether a test with an emulated GPU runs in pytest's own process. It does if the user wants a debugger,
+    which works only there.
+    """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
     own = config.getoption("gpu_memory_gpu")

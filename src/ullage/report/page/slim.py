@@ -1,5 +1,5 @@
-"""Convert memory blocks over time to compressed text for an HTML page. If there are too many blocks, the sum of their
-sizes replaces the smallest ones.
+"""Convert memory blocks over time to compressed text for an HTML page. If there are too many blocks, the smallest ones
+are replaced by the sum of their sizes.
 
 A script of the page, columns.js, decompresses the text.
 """
@@ -95,7 +95,7 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the positions on the time axis to keep.
+    """Return the positions on the time axis that are kept.
 
     These are the positions at which a kept block is allocated or freed, and those with the highest and the lowest
     memory level of each interval.

@@ -17,7 +17,9 @@ _FORMAT_VERSION: Final = "2"  # The version of the file format; each version has
 
 
 def default_folder() -> Path:
-    """Return the path in `ULLAGE_CUDNN_CACHE`, or the folder `ullage/cudnn` in the user's cache folder."""
+    """Return the path in `ULLAGE_CUDNN_CACHE`. If this variable is not set, return `ullage/cudnn` in the user's cache
+    folder.
+    """
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
         return Path(given).absolute()
     return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()

@@ -127,7 +127,7 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Return the innermost line of an installed package that a user's line has called, on a recorded stack.
+        """Find, on a recorded stack, the innermost line of an installed package that a user's line has called.
 
         Lines of torch are skipped. None: the stack has no such line.
         """
