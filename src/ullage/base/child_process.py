@@ -1,8 +1,8 @@
 """Start a child process, and end it together with every process that it started.
 
-The child process leads its own process group. Its environment has a token that its descendants inherit. It also holds
-one end of a pipe, the lifeline: when the other end closes, for whatever reason the parent ends, the kernel kills the
-group. This module does not depend on the purpose of the process.
+The child process leads its own process group. Its environment contains a token, which all processes that it starts
+inherit. The child also holds one end of a pipe, the lifeline. When the parent ends, for whatever reason, the other end
+of the pipe closes and the kernel kills the group. This module does not depend on the purpose of the process.
 """
 
 import atexit
@@ -24,8 +24,8 @@ from typing import IO, Final
 
 TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 HOOKS_FOLDER: Final = str(Path(__file__).parents[1] / "_child" / "hooks")
-"""The folder of the `sitecustomize.py` that every Python process runs when it starts, if the folder is in
-PYTHONPATH.
+"""The folder of ullage's `sitecustomize.py`. If the folder is in PYTHONPATH, every Python process runs this file when
+it starts.
 """
 
 _F_SETSIG: Final = 10  # fcntl(2); Python does not define this constant
@@ -37,7 +37,9 @@ _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 
 
 def reach_children(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that its Python processes, and their children, load `_child/hooks/sitecustomize.py`."""
+    """Change an environment so that the Python processes that use it, and their children, load
+    `_child/hooks/sitecustomize.py`.
+    """
     before = environment.get("PYTHONPATH")
     paths = before.split(os.pathsep) if before else []  # an empty entry between others means the current folder
     if HOOKS_FOLDER not in paths:
@@ -64,10 +66,10 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
 
 
 def beside_streams(descriptor: int) -> int:
-    """Return a duplicate of a file descriptor, with a number greater than 2 even if the shell closed the standard
-    streams (<&-).
+    """Return a duplicate of a file descriptor. The number of the duplicate is above 2.
 
-    A child process would use a file with a descriptor number from 0 to 2 as its standard input or output.
+    The numbers 0 to 2 may be free if the shell closed the standard streams (`<&-`). A child process would use a file
+    with such a number as its standard input or output.
     """
     if descriptor > _LAST_STREAM:
         return descriptor
@@ -80,7 +82,7 @@ def beside_streams(descriptor: int) -> int:
 def file_behind(descriptor: int) -> tuple[int, int] | None:
     """Return the device and the inode of the file that a descriptor refers to; None if the descriptor is closed.
 
-    Comparing two results shows whether the descriptor was closed, or was reused for another file.
+    Compare two results to see whether the descriptor was closed or now refers to another file.
     """
     try:
         status = os.fstat(descriptor)
@@ -100,8 +102,8 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
     The child process and its descendants are killed when this object is closed or the parent process ends.
 
-    The first argument of the child process is the number of a pipe's file descriptor, which `tie_to_parent` reads. The
-    pipe (the lifeline) closes when the parent process ends.
+    The first argument of the child process is the file descriptor of a pipe, the lifeline. `tie_to_parent` reads this
+    argument. The pipe closes when the parent process ends.
     """
 
     def __init__(
@@ -150,14 +152,16 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
         self.end()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, without reaping it, so that its process ID cannot be reused yet."""
+        """Return whether the process has ended. Its process ID is not released, so that no other process can get it
+        yet.
+        """
         if self.popen.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send SIGTERM to the child process, so that it can remove its temporary files, and wait up to `seconds` until
-        it ends.
+        """Send SIGTERM to the child process, so that it can remove its temporary files. Wait up to `seconds` until it
+        ends.
         """
         if self.has_ended():
             return
@@ -168,8 +172,8 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
-        """Kill the child process and its process group, unless the child was already reaped; return the child's exit
-        code.
+        """Kill the child process and its process group, and return the child's exit code. If the child has already been
+        reaped, nothing is killed.
         """
         if self.popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
@@ -186,12 +190,14 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
 
 def tie_to_parent() -> None:
-    """Make the kernel kill this process when its parent process ends. `ChildProcess` has started this process."""
+    """Make the kernel kill this process when its parent process ends. A process that `ChildProcess` started calls this
+    function.
+    """
     die_with_parent(int(sys.argv[1]))
 
 
 def run_exit_handlers() -> None:
-    """Join threads, call exit handlers and flush the output streams, as the Python interpreter does when it ends.
+    """Join threads, call exit handlers and flush the output streams. The Python interpreter does the same when it ends.
 
     Python's cleanup of modules is skipped: it takes about a second with torch, and no code depends on it.
     """
@@ -208,7 +214,7 @@ def run_exit_handlers() -> None:
 def add_token(environment: dict[str, str]) -> str:
     """Add a new random token to a process's environment, after the tokens that the environment already contains.
 
-    Return the new token. Descendants of the process inherit the token, so that they can be found.
+    Return the new token. Descendants of the process inherit the token, so that they can be found and ended.
     """
     token = secrets.token_hex(8)
     environment[TOKEN_VARIABLE] = ":".join(filter(None, [environment.get(TOKEN_VARIABLE), token]))
@@ -237,7 +243,7 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _kill_strays(token: str) -> None:
-    """Kill the processes that have this token in their environment and left the process group, such as daemons.
+    """Kill the processes outside the process group, such as daemons, that have this token in their environment.
 
     Wait until these processes have ended.
     """

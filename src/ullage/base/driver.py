@@ -1,7 +1,8 @@
-"""Memory in use on each GPU as the driver reports it through NVML (NVIDIA's management library), read by nvidia-ml-py.
+"""Read the memory in use on each GPU, as the driver reports it through NVML (NVIDIA's management library).
 
-The query does not create a CUDA context and does not need torch. In a process with an emulated GPU, the emulated NVML
-answers; it knows only that process. NVML ignores CUDA_VISIBLE_DEVICES and does not know PyTorch's tensors.
+The package nvidia-ml-py calls NVML. The query does not create a CUDA context and does not need torch. In a process with
+an emulated GPU, the emulated NVML answers, and it knows only that process. NVML ignores CUDA_VISIBLE_DEVICES and does
+not know PyTorch's tensors.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class CardMemory(NamedTuple):
-    """The total and used memory of one GPU, in bytes."""
+    """The total memory and the used memory of one GPU, in bytes."""
 
     total_bytes: int
     used_bytes: int
@@ -20,7 +21,7 @@ class CardMemory(NamedTuple):
 
 
 class Nvml:
-    """An initialized NVML."""
+    """Access to NVML after it was initialized."""
 
     def __init__(self, library: ModuleType) -> None:
         self._library = library
@@ -42,15 +43,15 @@ class Nvml:
                 yield index, handle
 
     def memory_of(self, handle: Any) -> CardMemory | None:
-        """Return the memory of a GPU in bytes; None if the driver does not report it (no permission, or no memory
-        counter).
+        """Return the memory of a GPU in bytes. Return None if the driver does not report it, because this process lacks
+        the permission or the GPU has no memory counter.
         """
         memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return CardMemory(memory.total, memory.used) if memory is not None else None
 
 
 class DriverSilentError(Exception):
-    """The NVIDIA driver is missing or does not respond; the text of the error says which of the two."""
+    """The NVIDIA driver is missing or does not respond. The text of the error says which of the two is the case."""
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def asked() -> Iterator[Nvml]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCount:
-    """The memory of one GPU that is in use by all processes, CUDA contexts included."""
+    """The memory of one GPU that all processes together use, CUDA contexts included."""
 
     index: int
     name: str

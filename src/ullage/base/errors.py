@@ -1,4 +1,4 @@
-"""The exceptions that ullage raises on purpose, and the exit codes. They do not depend on what raises them.
+"""The exceptions that ullage raises on purpose, and the exit codes.
 
 UllageError                 base of all errors below; has the exit code of the command line
 ├── UsageError              the request cannot be carried out; the text says what is possible
@@ -32,14 +32,14 @@ class ExitCode(IntEnum):
 
 
 def shortened(text: object) -> str:
-    """Return a text of the user as one line of at most 80 characters, for use in an error message."""
+    """Make one line of at most 80 characters from a text of the user, for use in an error message."""
     plain = str(text)
     cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
 
 
 def quoted(text: object) -> str:
-    """Return a text of the user in quotes, cut off after 80 characters, for use in an error message."""
+    """Put a text of the user in quotes and cut it off after 80 characters, for use in an error message."""
     plain = str(text)
     most = _MOST_SHOWN_CHARACTERS
     if len(repr(plain[:most])) > 2 * most:  # fewer characters if most of them are shown as escape codes
@@ -48,9 +48,7 @@ def quoted(text: object) -> str:
 
 
 def keyword_of(option: str) -> str:
-    """Return the Python keyword of an option: "total_memory" for the flag `--total-memory`, or for the keyword
-    itself.
-    """
+    """Return the Python keyword of an option: "total_memory" for "--total-memory". A keyword is returned unchanged."""
     return option.removeprefix("--").replace("-", "_")
 
 
@@ -107,7 +105,7 @@ class ValuesError(ScriptError):
 
 
 class ValuesReadError(UllageError):
-    """The script read a GPU value that may decide its memory use, in a run that does not compute GPU values.
+    """The script read a GPU value that may decide its memory use, but this run does not compute GPU values.
 
     This error is internal: ullage repeats the run and computes the values.
     """
@@ -115,6 +113,6 @@ class ValuesReadError(UllageError):
 
 @public
 class IsolationError(UllageError):
-    """A function in a separate process did not return a result that can be passed back to the calling process."""
+    """A function ran in a separate process, but no result could be passed back to the calling process."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED

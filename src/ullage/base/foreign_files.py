@@ -1,9 +1,9 @@
 """Read files that other users may have created.
 
-Only regular files are opened, so a read never blocks on a pipe or a device.
+Only regular files are opened, because reading a pipe or a device could block.
 
-JSON text is checked before it is parsed, because Python objects for some JSON texts need many times the bytes of the
-text.
+JSON text is checked before it is parsed, because the Python objects for some JSON texts need many times the bytes of
+the text.
 """
 
 import errno
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""The paths by which a process reads files that it already has open, such as a shell's `<(zcat log.gz)`. These files
-may be pipes.
+"""A pattern for the paths of files that this process already has open, such as `/dev/fd/N`. A shell passes such a path
+for `<(zcat log.gz)`. Such files may be pipes.
 """
 _KINDS: Final = (
     (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),
@@ -26,8 +26,8 @@ _KINDS: Final = (
 )
 _LIST_BYTES: Final = 8
 _DICTIONARY_BYTES: Final = 24
-"""The smallest accepted number of bytes of a JSON text for each list or dictionary in the text. Snapshots and notebooks
-have far more bytes for each list or dictionary.
+"""The smallest accepted ratio of the bytes of a JSON text to the number of its lists and dictionaries. Snapshots and
+notebooks have a far larger ratio.
 """
 
 
@@ -72,7 +72,7 @@ def _check(path: Path, found: os.stat_result, *, is_ours: bool) -> None:
 
 
 def is_far_larger_in_memory(text: bytes | str) -> bool:
-    """Return whether a JSON text has more lists and dictionaries for its length than any snapshot or notebook.
+    """Return whether a JSON text has more lists and dictionaries for its length than any snapshot or notebook has.
 
     Python needs 64 bytes for the text `[],` and 192 bytes for the text `{"a":1},`.
     """

@@ -1,14 +1,15 @@
 """The rule that decides whether memory grows from step to step, for `predict`, `explain` and `Monitor`.
 
 If batches vary in size, the memory at the end of a step varies by chance. But chance does not keep blocks of several
-steps alive: a batch or a loss is freed when the next one replaces it. So a source line grows if blocks that it
-allocated in several different steps stay alive, and if it continues to keep blocks. Growth has stopped if the line has
-kept nothing for longer than its longest pause. Growth slows down if later steps keep fewer blocks than earlier ones.
-Blocks that are freed again later (a queue, a list that is cleared) are a repeating pattern and not growth. If each
-block is replaced by a larger one, bytes have to rise evenly, over more steps.
+steps alive: a batch or a loss is freed when the next one replaces it. So a source line grows if two conditions hold:
+blocks that it allocated in several different steps stay alive, and it continues to keep blocks.
 
-`growing` judges runs of which every block is known. A `Monitor` knows only the allocated bytes after each step, and
-applies the same thresholds to them. docs/growth.md explains the rule. This module does not use torch.
+Growth has stopped if the line has kept nothing for longer than its longest pause. Growth slows down if later steps keep
+fewer blocks than earlier ones. A queue or a list that is cleared frees its blocks later; that is a repeating pattern
+and not growth. If each block is replaced by a larger one, the bytes have to rise evenly and over more steps.
+
+`growing` judges runs in which every block is known. A `Monitor` knows only the allocated bytes after each step, and
+applies the same thresholds to them. docs/growth.md explains the rule.
 """
 
 from collections import defaultdict
@@ -24,62 +25,65 @@ FIRST_STEP: Final = 2
 state.
 """
 LEAST_RISES: Final = 3
-"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as
-growing.
-"""
+"""The number of different training steps in which a source line has to keep blocks before it is reported as growing."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as growing,
-if memory rose very evenly over the last steps.
-"""
+"""The number that replaces `LEAST_RISES` if memory rose very evenly over the last steps."""
 LEAST_RISES_IN_BYTES: Final = 8
-"""The smallest number of training steps over which the bytes of a source line have to rise, if its number of blocks
-does not rise. Fewer steps may only have longer batches.
+"""The number of training steps over which the bytes of a source line have to rise, if its number of blocks does not
+rise. A rise over fewer steps may come from longer batches alone.
 """
 LEAST_BYTES_PER_STEP: Final = 8 << 10
-"""The memory growth in bytes per training step that is always reported. Slower growth is reported once its total is
-large enough.
+"""Memory growth of at least this many bytes per training step is always reported. Slower growth is reported once its
+total is large enough.
 """
 _NOTICEABLE_STEPS: Final = 512
 """Memory growth below 8 KiB per training step is reported once its total reaches 4 MiB, which is 512 steps of 8 KiB."""
 EVEN: Final = 0.4
-"""The smallest allowed ratio of the rise in one training step to the mean rise, for memory that grows in bytes but not
-in blocks. Such growth has to be even.
+"""The smallest allowed ratio of the rise in one training step to the mean rise. It applies to memory that grows in
+bytes but not in blocks, because such growth has to be even.
 """
 EVEN_AMONG_MANY: Final = 0.75
-"""The smallest allowed ratio of the rise in one training step to the mean rise, for a source line with more than 8
-blocks. If only some of these blocks are replaced by larger blocks, bytes rise by chance.
+"""The value that replaces `EVEN` for a source line with more than 8 blocks. If only some of these blocks are replaced
+by larger blocks, bytes rise by chance.
 """
 FEW_BLOCKS: Final = 8
-"""A source line with at most this number of blocks may grow less evenly than a source line with more blocks."""
+"""The largest number of blocks of a source line for which `EVEN` applies. For more blocks, `EVEN_AMONG_MANY`
+applies.
+"""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
-"""The ratio of later to earlier memory growth, over equally many training steps, below which growth slows down. Growth
-slows down in a cache that fills.
+"""Memory growth slows down if later growth divided by earlier growth is below this number. Both are measured over the
+same number of training steps. An example is a cache that fills.
 """
 _STOPPED_ONE_IN: Final = 4
-"""Memory growth counts as stopped once memory has not risen for a quarter of the training steps over which it rose."""
+"""Memory growth has stopped once the steps without a rise are a quarter of the steps from the first rise to the
+last.
+"""
 PEAK_RATIO: Final = 2.5
-"""The ratio of the peak's rise to the rise of the kept bytes at which longer batches explain the memory growth. A leak
-has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
+"""Longer batches explain the memory growth if the peak rises by at least this number times the rise of the kept bytes.
+A leak has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
 """
 
 
 def is_noticeable(bytes_per_step: float, total_bytes: int, least_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> bool:
-    """Return whether memory growth is fast enough to be reported, or has a total that is large enough."""
+    """Return whether memory growth is fast enough, or large enough in total, to be reported."""
     return bytes_per_step >= least_bytes_per_step or total_bytes >= _NOTICEABLE_STEPS * least_bytes_per_step
 
 
 def is_even(rises: Sequence[int], share: float) -> bool:
-    """Return whether all rises of memory are positive and between `share` times their mean and their mean divided by
-    `share`.
+    """Return whether all rises of memory are positive and close to their mean.
+
+    A rise may be as small as the mean times `share`, and as large as the mean divided by `share`.
     """
     mean = sum(rises) / len(rises)
     return min(rises) >= share * mean > 0 and max(rises) * share <= mean
 
 
 def even_share(blocks: int) -> float:
-    """Return the smallest allowed ratio of the rise in one step to the mean rise, for a source line with this many
-    blocks.
+    """Return the smallest allowed ratio of the rise in one step to the mean rise.
+
+    Args:
+        blocks: the number of blocks of the source line.
     """
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
@@ -106,33 +110,35 @@ def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: in
 
 
 def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
-    """Return whether longer batches explain the memory growth: the peak rises much more than the kept bytes."""
+    """Return whether longer batches explain the memory growth. They do if the peak rises much more than the kept
+    bytes.
+    """
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 
 class StepBlock(NamedTuple, Generic[LineT]):
-    """A block that is still allocated when the training step that allocated it ends."""
+    """A block that is still allocated at the end of the training step that allocated it."""
 
     line: LineT
     step: int
-    """The number of the training step in which the block was allocated, counted from 1."""
+    """The training step in which the block was allocated. The first step is 1."""
     until: int
-    """The number of the last training step at whose end the block is still allocated."""
+    """The last training step at whose end the block is still allocated."""
     size_bytes: int
     key: int
-    """A number by which the caller identifies the block, such as its address."""
+    """A number that identifies the block for the caller, such as its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Generic[LineT]):
-    """The memory in bytes that each training step keeps on average, and the source lines that keep it."""
+    """The bytes that each training step keeps on average, and the source lines that keep them."""
 
     bytes_per_step: int
     line: LineT
     """The source line that keeps the most bytes."""
     line_bytes_per_step: int
     kept: dict[LineT, list[StepBlock[LineT]]]
-    """The blocks that each source line has kept."""
+    """Maps each source line to the blocks that it has kept."""
 
 
 def growing(
@@ -177,10 +183,9 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return the blocks of one source line that are still allocated more than one step after the step that allocated
-    them.
+    """Return the blocks of one source line that stay allocated, if they show growth.
 
-    The list is empty if chance may explain these blocks.
+    The list is empty if chance may explain these blocks, or if the growth has stopped or slows down.
     """
     outliving = [block for block in blocks if FIRST_STEP <= block.step < min(block.until, last)]
     alive = [block for block in outliving if block.until == last]
@@ -200,7 +205,7 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise in bytes per step of a source line that replaces its blocks by larger blocks.
+    """Return the mean rise in bytes per step, for a source line that replaces its blocks with larger blocks.
 
     The result is 0 if the bytes do not rise, or do not rise evenly.
     """

@@ -1,6 +1,6 @@
 """Import the names of a module when they are first used, so that importing the module takes little time.
 
-The stub next to the module (`__init__.pyi` or `result_types.pyi`) lists these names. Type checkers read the stub too.
+The stub next to the module (`__init__.pyi` or `result_types.pyi`) lists these names. Type checkers read the same stub.
 """
 
 import importlib
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def modules_of_names(stub: str) -> dict[str, str]:
-    """Return, for each name that a stub file imports, the module that defines it.
+    """Map each name that a stub file imports to the module that defines the name.
 
     Args:
         stub: path of a stub with lines of the form `from MODULE import NAME as NAME`.

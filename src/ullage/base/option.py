@@ -1,7 +1,8 @@
-"""Options that are defined once, for the command line and for the Python function of the same name.
+"""Define each option once, for the command line and for the Python function of the same name.
 
-A list of options is a `TypedDict` whose fields carry an `Option`. The decorator `takes` gives a Python function the
-signature and the documentation of such a list. `ullage.cli.command` makes a command's options from it.
+A list of options is a `TypedDict`. Each of its fields has an `Option` in its annotation. The decorator `takes` gives a
+Python function the signature and the documentation of such a list. `ullage.cli.command` makes a command's options from
+it.
 """
 
 import inspect
@@ -19,26 +20,28 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 _DOCUMENT_WIDTH: Final = 100  # characters
 _SECTION: Final = re.compile(r"^(?:Returns|Raises|Example):$", re.MULTILINE)
-"""A pattern for the heading of the first docstring section after "Args:", such as "Returns:"."""
+"""A pattern for the first docstring section after "Args:", such as "Returns:"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The description of an option of ullage: its help text, its default and its place in --help."""
+    """The description of one option of ullage: its help text, its default and its group in --help."""
 
     help: str
-    """The purpose of the option: its text in --help, and the first sentence of its Python documentation."""
+    """A sentence that says what the option does. It is the option's text in --help, and it begins the option's Python
+    documentation.
+    """
     _: KW_ONLY
     more: str = ""
     """Sentences about the option that only the Python documentation shows."""
     default: Any = None
     flag: str | None = None
-    """The name of the option on the command line, if it is not derived from the Python name."""
+    """The option's name on the command line. None: the name is made from the Python name."""
     metavar: str | None = None
     panel: str | None = None
     """The group in --help that lists the option."""
     is_of_command: bool = True
-    """Whether the command line has the option too, in addition to the Python function."""
+    """Whether the command line has the option. The Python function always has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class Listed:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed values of the option; () if the option's type is not a fixed set of values."""
+        """The allowed values of the option. It is empty if the option's type is not a fixed set of values."""
         kinds = [kind for kind in alternatives_of(self.type) if kind is not NoneType]
         if kinds and all(get_origin(kind) is Literal for kind in kinds):
             return tuple(value for kind in kinds for value in get_args(kind))
@@ -66,9 +69,7 @@ class Listed:
 
 @cache
 def options_of(listing: type) -> Mapping[str, Listed]:
-    """Return the options of ullage that a `TypedDict` lists, by name: the required options, then the optional
-    options.
-    """
+    """Map the name of each option in a `TypedDict` to the option. Required options come before optional options."""
     found: dict[str, Listed] = {}
     for name, hint in get_type_hints(listing, include_extras=True).items():
         kind, option = get_args(get_args(hint)[0] if get_origin(hint) is Required else hint)
@@ -79,7 +80,7 @@ def options_of(listing: type) -> Mapping[str, Listed]:
 
 
 def defaults_of(listing: type) -> dict[str, Any]:
-    """Return the default values of all optional options that a `TypedDict` lists."""
+    """Map the name of each optional option in a `TypedDict` to its default value."""
     return {name: each.option.default for name, each in options_of(listing).items() if not each.is_required}
 
 
@@ -89,7 +90,7 @@ def required_of(listing: type) -> set[str]:
 
 
 def check_choices(options: Mapping[str, Any], listing: type) -> None:
-    """Raise UsageError if the value of an option is not in the option's fixed set of values."""
+    """Raise UsageError if an option with a fixed set of values has a different value."""
     for name, each in options_of(listing).items():
         value = options.get(name)
         if each.choices and value is not None and value not in each.choices:
@@ -129,7 +130,6 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
 
 
 def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None:
-    """Raise TypeError if a given value does not have the type of its option."""
     for name, each in options_of(listing).items():
         if not any(_is_of(kind, given[name]) for kind in alternatives_of(each.type)):
             expected = inspect.formatannotation(each.type)
@@ -137,8 +137,8 @@ def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Return whether a value has a type, by the rules of type checkers: a bool is not a number, and an int is also a
-    float.
+    """Return whether a value has a type, by the rules of type checkers. An int counts as a float, but a bool does not
+    count as a number.
     """
     if get_origin(kind) is Literal:
         return isinstance(value, str)
@@ -150,8 +150,9 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return a function's signature in which the options replace the last parameter, `**options`. Required options come
-    first.
+    """Return a function's signature with the options in place of its last parameter, `**options`.
+
+    Required options come first.
     """
     plain = inspect.signature(function)
     *own, _ = plain.parameters.values()
@@ -192,5 +193,5 @@ def documented(text: str, listing: type) -> str:
 
 
 def alternatives_of(kind: Any) -> tuple[Any, ...]:
-    """Return the types in a union type as a tuple. For any other type, return a tuple of that one type."""
+    """Return a tuple of the types in a union. For any other type, the tuple contains only that type."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

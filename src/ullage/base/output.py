@@ -1,4 +1,6 @@
-"""Check, before the script runs, the paths of output files that the user gave. `own_files` writes the files."""
+"""Check the paths that the user gave for output files. This happens before the script runs. `own_files` writes the
+files.
+"""
 
 import os
 from pathlib import Path

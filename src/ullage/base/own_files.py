@@ -1,9 +1,9 @@
 """Create and remove the files and folders of this package safely, even in folders where other users can write.
 
-Another user could create symbolic links at paths that we use, replace our folder by another one, or predict names
-that are made of a time and a process ID. So every file is created new: through the descriptor of its folder, with a
-random name, and without following a symbolic link. Only its owner can read it, unless the user chose its name. A name
-is removed only if it still leads to the file that this process has open.
+Another user could create symbolic links at paths that we use, or replace our folder with another one. A file name that
+is made of a time and a process ID could be predicted. So we create every file through the descriptor of its folder,
+with a random name, and without following a symbolic link. Only its owner can read it, unless the user chose its
+name. We remove a name only if it still leads to the file that this process has open.
 """
 
 import errno
@@ -34,22 +34,23 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """A folder is unsafe: another user can write to it, or it is not the folder that was created."""
+    """A folder is unsafe, because another user can write to it or has replaced it."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
-    """A folder of this user, held open by its file descriptor. New files go into this folder even if its path is
-    changed meanwhile.
+    """A folder of this user that is held open by its file descriptor. New files go into this folder, even if its path
+    now leads to another folder.
     """
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
-        """Hold a folder; use `make`, `make_unique` or `open` to get one.
+        """Hold a folder. Do not call this directly, but use `make`, `make_unique` or `open`.
 
         Args:
             descriptor: the descriptor of the folder; it is closed with this object.
             path: the path by which the folder was created or found.
-            parent: a descriptor of the folder that contains it, which is closed too; None if the folder existed before.
-            home: the folder that contains it, if that folder was created for it.
+            parent: the descriptor of the folder that contains this folder; it is closed with this object. None if this
+                folder existed before.
+            home: the folder that contains this folder, if it was created only for this folder.
         """
         self.path = path
         self._descriptor = descriptor
@@ -120,7 +121,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the path of the folder still leads to this folder, and not to a different one."""
+        """Whether the path of the folder still leads to this folder."""
         try:
             return _is_same(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
@@ -140,7 +141,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
         Raises:
             SharedFolderError: the subfolder has another owner, or another user can write to it.
-            OSError: the subfolder does not exist, or the name is not that of a folder.
+            OSError: the subfolder does not exist, or the name belongs to something other than a folder.
         """
         descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
         return OwnFolder(descriptor, self.path / name)._checked(None)
@@ -205,9 +206,9 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             file.write(content)
 
     def remove(self, is_ours: Callable[[int], bool]) -> None:
-        """Remove the folder, its files, and the folder above it that was created to contain it.
+        """Remove the folder and its files. Remove the folder above it, too, if that was created only for this folder.
 
-        If one of the files was not written by this package, nothing is removed.
+        If this package did not write one of the files, nothing is removed.
 
         Args:
             is_ours: returns, for an open file in the folder, whether this package wrote it.
@@ -230,7 +231,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         """Remove the folder with all of its content. Other users cannot have added files to the folder.
 
         Raises:
-            OSError: an entry cannot be removed, or was added meanwhile.
+            OSError: an entry cannot be removed, or an entry was added while the folder was being removed.
         """
         for name in self.names():
             found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -251,8 +252,8 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty. Then remove the folder above it if that was created for this folder
-        alone.
+        """Remove the folder if it is empty. Then remove the folder above it, if that was created only for this
+        folder.
         """
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
@@ -260,7 +261,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return this folder if it has the expected inode number and no other user can write to it.
+        """Return this folder if no other user can write to it and its inode number is as expected.
 
         Otherwise, close the folder and raise an error.
         """
@@ -276,7 +277,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces, and that appears under its name only when it is complete.
+    """A file that is written in pieces. It gets its name only when it is complete.
 
     Use this class as a context manager, or call `complete` or `discard`.
     """
@@ -312,7 +313,7 @@ class WholeFile:
             self.discard()
 
     def complete(self) -> None:
-        """Rename the file to its final name, in place of an existing file.
+        """Give the file its final name. An existing file with this name is replaced.
 
         Raises:
             OSError: the file could not be written; its temporary file is removed.
@@ -344,7 +345,8 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open an output file of the user, to write it in pieces. An incomplete file never appears under the file's name.
+    """Open an output file of the user, so that it can be written in pieces. The file gets its name only when it is
+    complete.
 
     Raises:
         OSError: the file cannot be written; the text of the error contains the file's path.
@@ -377,7 +379,7 @@ def begin_file(path: Path) -> WholeFile:
 
 
 def new_file(path: Path) -> int:
-    """Create an output file of the user, in place of an existing file. Return a file descriptor for writing.
+    """Create an output file of the user, and return a file descriptor for writing. An existing file is replaced.
 
     Raises:
         OSError: the file cannot be created.
@@ -394,7 +396,7 @@ def new_file(path: Path) -> int:
 
 @contextmanager
 def whole_file_by_name(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file for a library that needs a path; afterwards copy that file to `path`.
+    """Yield the path of a temporary file, for a library that needs a path. Afterwards, copy that file to `path`.
 
     The copy appears at `path` when it is complete, or not at all.
 
@@ -417,8 +419,8 @@ def whole_file_by_name(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def nameless_file() -> Iterator[Path]:
-    """Create a temporary file without a name, which other processes cannot open. Yield a path that only this process
-    can use.
+    """Create a temporary file without a name, which other processes cannot open. Yield a path that works only in this
+    process.
 
     Raises:
         OSError: the disk is full.
@@ -428,7 +430,7 @@ def nameless_file() -> Iterator[Path]:
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Return whether the mode of a folder lets users other than the owner remove its entries (no sticky bit)."""
+    """Return whether the mode of a folder lets users other than its owner remove files from it."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
@@ -461,7 +463,7 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Create a folder inside an open folder, open the new folder, and check that it was not replaced meanwhile.
+    """Create a folder inside an open folder, and open it. Check that nobody replaced it between the two operations.
 
     The returned object owns the descriptor of the parent folder and closes it.
     """
@@ -522,7 +524,7 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Return whether an entry of a folder is the file that this process has open as a file descriptor."""
+    """Return whether a name in a folder still leads to the file that this process has open as `descriptor`."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -535,9 +537,9 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
 
 
 def _other_name(name: str) -> str:
-    """Return a file name with random characters added, for a name that exists already.
+    """Add random characters to a file name that exists already.
 
-    Two containers that share a folder may have equal process IDs, and so create equal names.
+    Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
     """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"

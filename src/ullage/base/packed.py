@@ -1,6 +1,7 @@
 """Read packed files: gzip, or a zip archive with one file, as users attach them to forum posts and emails.
 
-A file that `torch.save` wrote is a zip archive too. Its only pickle is the saved object. Nothing is unpacked to disk.
+A file that `torch.save` wrote is a zip archive, too; the content of its only pickle is the saved object. Nothing is
+unpacked to disk.
 """
 
 import gzip
@@ -14,7 +15,7 @@ from ullage.base.errors import UsageError, quoted
 GZIP: Final = b"\x1f\x8b"
 ZIP: Final = b"PK\x03\x04"
 DAMAGED: Final = (EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""The exceptions, in addition to OSError, that Python raises when a packed file (gzip or zip) is damaged."""
+"""The exceptions that Python may raise for a damaged gzip or zip file, in addition to OSError."""
 _BESIDE: Final = ("__MACOSX/", ".DS_Store")
 """Files that macOS adds to every archive."""
 _SAVED: Final = "/data.pkl"

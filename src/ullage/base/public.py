@@ -8,7 +8,7 @@ Thing = TypeVar("Thing")
 def public(thing: Thing) -> Thing:
     """Set the module of a class or function to `ullage`, whatever module defines it.
 
-    Tracebacks, `help` and pickles then show the stable path `ullage.Guard` instead of a path in `ullage.training`.
+    Tracebacks, `help` and pickles then show the stable path `ullage.Guard` and not a path in `ullage.training`.
     """
     thing.__module__ = "ullage"
     return thing

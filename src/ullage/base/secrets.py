@@ -1,9 +1,10 @@
-"""Hide secrets in commands and environments, because the files and pages of a run are made to be shown to others.
+"""Hide secrets in commands and environments, because the files and pages of a run are meant to be shown to other
+people.
 
-A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`) or because of its
+A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`), or because of its
 pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable:
-`--max-tokens 512`, `--key-dim 64`. Of the environment, only variables that affect memory are kept, and only if their
-values look like settings. A secret that has neither a name nor a known pattern cannot be recognized.
+`--max-tokens 512`, `--key-dim 64`. Only those environment variables are kept that affect memory and whose values look
+like settings. A secret that has neither a known name nor a known pattern cannot be recognized.
 """
 
 import json
@@ -30,15 +31,13 @@ _ALWAYS: Final = _words(
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
     "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
-"""Words that mark the value of an option or variable as a secret, at any position in the option's or variable's
-name.
-"""
+"""Words that mark a value as a secret, at any position in the name of its option or variable."""
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
-"""Words that mark the value of an option as a secret only at the end of the option's name: `--num-pass-epochs` is not a
-secret.
+"""Words that mark a value as a secret only at the end of its option's name. So the value of `--num-pass-epochs` is not
+a secret.
 """
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
-"""Beginnings of words that mark a value as a secret, because users may abbreviate an option's name."""
+"""Beginnings of words that mark a value as a secret. They are needed because users may abbreviate an option's name."""
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
     "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
@@ -47,7 +46,7 @@ _KEY_OF_DATA: Final = _words(
     "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
     "user assistant sample "
 )
-"""Words before `key`: with one of them, `key` is the key of a dictionary or table, and not a secret."""
+"""Words that, before `key`, mean the key of a dictionary or table. Such a key is not a secret."""
 _TOKEN_OF_TEXT: Final = _words(
     "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
     "initializer instance class per next num n max min new total train eval val valid test vocab register global "
@@ -56,11 +55,11 @@ _TOKEN_OF_TEXT: Final = _words(
     "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
     "draft speculative chunk chunked prefill packed ignore use no with by and of"
 )
-"""Words before `token`: with one of them, `token` is a token of a text, and not a secret."""
+"""Words that, before `token`, mean a token of a text. Such a token is not a secret."""
 _PASS_OF_DATA: Final = _words(
     "two single one first second third low high band all multi num n per by forward backward extra each last no"
 )
-"""Words before `pass`: with one of them, `pass` is a pass over data, and not a password."""
+"""Words that, before `pass`, mean a pass over data. Such a pass is not a password."""
 _KEY_OF_ACCESS: Final = _words(
     "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
     "host service app admin"
@@ -73,7 +72,7 @@ _ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secr
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return whether a value is a secret, judged by its name and, for ambiguous names, by the value.
+    """Return whether a value is a secret, judged by its name. For ambiguous names, the value decides.
 
     Args:
         name: the name of an option, a variable, a field or a header, in any spelling.
@@ -152,8 +151,8 @@ _LONGEST_LITERAL: Final = 1 << 16
 
 @lru_cache(maxsize=1 << 14)
 def hidden_text(text: str) -> str:
-    """Return a text in which secrets are hidden: values after a name such as `password=`, and known patterns of
-    tokens.
+    """Return a text with its secrets hidden: values after a name such as `password=`, and tokens with a known
+    pattern.
     """
     if not _MAY_HOLD.search(text):
         return text
@@ -161,10 +160,10 @@ def hidden_text(text: str) -> str:
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a command, with the secrets in these arguments hidden."""
+    """Return the arguments of a command with their secrets hidden."""
     shown: list[str] = []
     name, number = "", 0
-    """The last command-line option that takes a secret, and the number of values that followed this option so far."""
+    """The last option that takes a secret, and the number of values that have followed it."""
     for word in words:
         if name in _USER_OPTIONS:
             shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
@@ -193,7 +192,7 @@ class SourceCode(str):
     __slots__ = ()
 
     def without_secrets(self) -> "SourceCode":
-        """Return Python source with the secrets in its string literals hidden."""
+        """Return the Python source with the secrets in its string literals hidden."""
         return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
 
 
@@ -207,7 +206,7 @@ def _hidden_line_of_code(line: str) -> str:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return plain data or data classes, with the secrets in all strings of the data hidden."""
+    """Return plain data or data classes with the secrets in all of their strings hidden."""
     if isinstance(thing, SourceCode):
         return thing.without_secrets()
     if isinstance(thing, str):
@@ -239,7 +238,7 @@ _USER: Final = re.compile(r"\A([^:/\\]+):(?!/|\d+\Z).+", re.DOTALL)
 
 
 def _is_secret_option(word: str) -> bool:
-    """Return whether the argument after this argument is a secret value, as after `--token` or curl's `-u`."""
+    """Return whether the next argument is a secret, as it is after `--token` or curl's `-u`."""
     option = _OPTION.fullmatch(word)
     if option is not None:
         return word in _USER_OPTIONS or is_secret(option["name"], "?")
@@ -261,7 +260,7 @@ def _hidden_word(word: str) -> str:
 
 
 def _hidden_line(word: str) -> str:
-    """Return a command-line argument that is itself a shell command, with the secrets in this command hidden."""
+    """Hide the secrets in an argument that is itself a shell command."""
     if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
         return word
     try:
@@ -273,7 +272,7 @@ def _hidden_line(word: str) -> str:
 
 
 def _hidden_literal(word: str) -> str | None:
-    """Return a command-line argument that is JSON, with its secrets hidden; None if the argument is not JSON."""
+    """Hide the secrets in an argument that is JSON. Return None if the argument is not JSON."""
     if not word.lstrip().startswith(("{", "[")) or len(word) > _LONGEST_LITERAL:
         return None
     try:
@@ -285,7 +284,7 @@ def _hidden_literal(word: str) -> str | None:
 
 
 def _without_secret_fields(data: Any) -> Any:
-    """Return data in which the value of every field with a secret's name is hidden, including lists and numbers."""
+    """Hide the value of every field whose name means a secret, even if the value is a list or a number."""
     if isinstance(data, dict):
         return {
             name: HIDDEN
@@ -331,8 +330,8 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
 
 
 def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the pattern of the value that follows a secret's name: in a URL query, in escaped quotes, or in a
-    header.
+    """Return the pattern of the value that follows a secret's name. It depends on the place of the value: a URL query,
+    escaped quotes, or a header.
     """
     if "%3" in found["sign"] or before in ("?", "&", "#"):
         return _END_IN_QUERY
@@ -345,14 +344,15 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 
 
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
-"""The characters with which a shell writes a single quote inside a single-quoted argument."""
+"""The text with which a shell writes a single quote inside a single-quoted argument."""
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
-    """Return whether a secret may follow a name and its sign (`=` or `:`). `first` is the first character after the
-    sign.
+    """Return whether a secret may follow a name and its sign (`=` or `:`).
+
+    `first` is the first character after the sign.
     """
     name, sign = found["name"], found["sign"].strip()
     if in_text and sign == ":" and not found["close"]:  # sentences have colons too, so only unambiguous names count
@@ -396,16 +396,14 @@ _TOLD: Final = _words(
     RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK
     """
 )
-"""Environment variables that affect the memory use or the processes of a run: those of PyTorch, CUDA, NCCL and
-launchers.
-"""
+"""Environment variables of PyTorch, CUDA, NCCL and launchers that affect the memory use or the processes of a run."""
 _SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
 
 
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that a report may show, sorted by name.
 
-    These are the listed variables whose values look like settings and not like secrets.
+    A report may show a variable from a fixed list if its value looks like a setting and not like a secret.
     """
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Decide whether a file in a recording, log or traceback is the user's own code, and format a source location."""
+"""Decide whether a file in a recording, a log or a traceback is the user's own code, and format a source location."""
 
 import re
 from typing import Final
@@ -13,7 +13,9 @@ _MOST_CHARACTERS: Final = 200
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file is not the user's Python code, but library, C++ or generated code, or not a file at all."""
+    """Return False if a file is the user's Python code. Return True for library code, C++ code, generated code, or a
+    name that is not a file.
+    """
     return _LIBRARY.search(file) is not None
 
 
@@ -24,7 +26,7 @@ def short_place(file: str, line: int) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name that is short enough to read: the middle of a longer name is left out."""
+    """Shorten a name that is too long to read, by leaving out its middle."""
     if len(name) <= _MOST_CHARACTERS:
         return name
     half = _MOST_CHARACTERS // 2

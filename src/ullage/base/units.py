@@ -1,7 +1,7 @@
 """Convert between byte counts and text.
 
-All units are powers of 1024. Decimal units are not supported: "24GB" is read as 24 GiB, because people call a GPU
-with 24 GiB a 24 GB GPU. Text written here always uses KiB, MiB, GiB or TiB.
+All units are powers of 1024. "24GB" is read as 24 GiB, because people call a GPU with 24 GiB a 24 GB GPU. Text that
+this module writes always uses KiB, MiB, GiB or TiB.
 """
 
 import re
@@ -15,8 +15,8 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 BOGUS_BYTES: Final = 16 * TIB
-"""The largest plausible size of a memory request, in bytes. A larger request results from a size that the program
-computed wrongly.
+"""The largest plausible size of a memory request, in bytes. If a request is larger, the program has computed its size
+wrongly.
 """
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
@@ -55,7 +55,7 @@ def parse_bytes(text: str) -> int:
 
 
 def size_of(size: int | str | None, option: str) -> int | None:
-    """Return a size in bytes from a number of bytes, or from a text such as "24GiB". An error names the option.
+    """Convert a text such as "24GiB" to a number of bytes; a number is returned unchanged. An error names the option.
 
     Raises:
         UsageError: the text is not a size.
@@ -81,7 +81,9 @@ def text_of_bytes(n_bytes: int) -> str:
 
 
 def text_of_seconds(seconds: float) -> str:
-    """Return a duration as text: in milliseconds below 1 second, in seconds below 2 minutes, and in minutes above."""
+    """Return a duration as text. Below 1 second it is in milliseconds, below 2 minutes in seconds, and above in
+    minutes.
+    """
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

@@ -1,4 +1,6 @@
-"""The drivers whose memory addresses can be emulated; the rules of address placement are in emulator/cuda/address.c."""
+"""The drivers whose memory addresses can be emulated. The file emulator/cuda/address.c contains the rules by which each
+driver chooses addresses.
+"""
 
 from typing import Final, Literal, get_args
 

@@ -1,8 +1,9 @@
-"""Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization; `MemoryCallback` logs memory.
+"""Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization, `MemoryCallback` to log
+memory.
 
-Lightning runs `training_step`, `zero_grad` and backward in a closure. With the guard, `zero_grad` comes first, then the
-guard runs the rest and retries it if memory runs out, and the optimizer's step follows once that has succeeded. Values
-that a step logs are held back until then, so that they are logged once, for the whole batch.
+Lightning runs `training_step`, `zero_grad` and backward in a closure. With the guard, `zero_grad` comes first. Then the
+guard runs the rest, and repeats it if memory runs out. The optimizer steps once that has succeeded. Values that a step
+logs are held back until then, so that they are logged once for the whole batch.
 """
 
 from collections import OrderedDict
@@ -23,7 +24,7 @@ from ullage.training.guard.splitting.batch import tensors_of
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 _MEANS: Final = ("mean", "avg", torch.mean)
 _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
-"""Lightning's precision plugins with an optimizer step that a guard can replace."""
+"""Lightning's precision plugins whose optimizer step a guard can replace."""
 
 
 class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
@@ -41,8 +42,8 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how
-        they were handled.
+        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how the
+        guard handled them.
         """
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -132,7 +133,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
 
 class _LeftOutError(Exception):
-    """An exception that ends a guard's step early because `training_step` did not return a loss for this batch."""
+    """Ends a guard's step early, because `training_step` did not return a loss for this batch."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -140,11 +141,10 @@ class _LeftOutError(Exception):
 
 
 class _HeldLogs:
-    """A context that delays the logging of values until a batch has succeeded. `begin_attempt()` is called before each
-    attempt, `commit()` after the last.
+    """Holds the logged values back until a batch has succeeded.
 
-    The metrics that a step updates are copied. Thus a failed attempt does not affect the logs, and a batch that is run
-    in several parts is logged once.
+    `begin_attempt()` is called before each attempt, and `commit()` after the last. The metrics that a step updates are
+    copied. So a failed attempt does not affect the logs, and a batch that is run in several parts is logged once.
     """
 
     def __init__(self, results: Any, module: nn.Module) -> None:
@@ -153,8 +153,8 @@ class _HeldLogs:
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
         self._calls: dict[str, Any] = {}
         self.logged: dict[str, Any] = {}
-        """The logged values of one part of a batch, by name. A mean is stored as a tensor, to be averaged over the
-        parts; any other value is stored as a function that logs it.
+        """Maps names to the values that one part of a batch has logged. A mean is stored as a tensor and averaged over
+        the parts. Any other value is stored as a function that logs it.
         """
 
     def __enter__(self) -> None:
@@ -171,7 +171,9 @@ class _HeldLogs:
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
     def begin_attempt(self, part: Any) -> None:
-        """Undo what the previous attempt logged, if that attempt ran the same items and has therefore failed."""
+        """Undo what the previous attempt logged, if that attempt has failed. It has failed if this attempt runs the
+        same items again.
+        """
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
             self._restore()
@@ -185,7 +187,7 @@ class _HeldLogs:
         self._before = []
 
     def log_joined(self, logged: Any) -> None:
-        """Log the values of a whole batch, combined from all its parts."""
+        """Combine the logged values of all parts of a batch, and log the result."""
         for one in logged if isinstance(logged, list) else [logged]:
             for name, value in one.items():
                 for each in value if isinstance(value, list) else [value]:
@@ -207,9 +209,9 @@ class _HeldLogs:
 
 
 def _state_of(metric: Any) -> dict[str, Any]:
-    """Return a copy of the metric's state that `update` changes.
+    """Return a copy of the state of a metric that `update` changes.
 
-    Lists are copied without their elements, because `update` changes no element.
+    The elements of lists are not copied, because `update` changes no element.
     """
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache"]
     values = ((name, getattr(metric, name)) for name in names)
@@ -229,12 +231,12 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
         def training_step(self, batch, batch_idx):
             self.log("loss", self.guard.step(batch, lambda b: self.loss_of(b)))
 
-    Log outside of the function that computes the loss, because the guard may call that function more than once.
+    Do not log inside the function that computes the loss, because the guard may call that function more than once.
 
     Args:
         module: the LightningModule, in `on_train_start` or later.
         optimizer: one or several of `self.optimizers()`; by default all of them.
-        options: further arguments of `ullage.Guard`.
+        options: more arguments of `ullage.Guard`.
 
     Returns:
         A `ullage.Guard`.
@@ -247,8 +249,8 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
 
 
 class _ManualGuard(Guard):
-    """A guard that counts steps as Lightning does: `global_step` counts the steps of the optimizers that Lightning
-    wrapped.
+    """A guard that counts steps as Lightning does. Lightning's `global_step` counts the steps of the optimizers that
+    Lightning wrapped.
     """
 
     def __init__(self, module: Any, optimizers: list[Any], options: dict[str, Any]) -> None:
@@ -302,13 +304,13 @@ def _scaler_of(plugin: Any) -> Any:
 
 
 class MemoryCallback(WatchesMemory, _lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """A callback that logs memory as often as the Trainer logs, and warns of each leak once.
+    """A callback that logs memory as often as the Trainer logs. It warns once of each leak.
 
     Example:
         trainer = lightning.Trainer(callbacks=[MemoryCallback()])
 
-    The values go to the loggers directly. `self.log` would convert them to single-precision tensors on the GPU, which
-    would use memory themselves and be wrong by up to 64 bytes in each GiB.
+    The values go directly to the loggers. `self.log` would convert them to single-precision tensors on the GPU. These
+    tensors would use memory themselves, and would be wrong by up to 64 bytes in each GiB.
     """
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

@@ -1,5 +1,6 @@
-"""Code shared by the memory callbacks: a monitor whose phases (training, evaluation, saving) begin and end in different
-calls.
+"""The base of the memory callbacks: a monitor for a framework's training loop.
+
+In such a loop, one call begins a phase (training, evaluation, saving) and a different call ends it.
 """
 
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from ullage.training.monitor.monitor import Monitor
 
 
 class WatchesMemory:
-    """The base class of all callbacks that watch memory. It holds a monitor of the training loop, and the monitor's
+    """The base class of all callbacks that watch memory. It has a monitor of the training loop, and the monitor's
     findings.
     """
 
@@ -21,9 +22,9 @@ class WatchesMemory:
         """Prepare a monitor for the GPU that the framework's process uses.
 
         Args:
-            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged, so that the next
-                peak is that of the steps in between. Other code that reads the peak (`skip_memory_metrics=False`) is
-                affected too.
+            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged. Each logged peak
+                is then that of the steps since the last log. Other code that reads the peak
+                (`skip_memory_metrics=False`) gets this smaller peak.
             options: arguments of `ullage.Monitor`.
         """
         super().__init__()
@@ -31,7 +32,7 @@ class WatchesMemory:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order in which they were made."""
+        """All findings of the monitor, in the order of their discovery."""
         return self._watch.findings
 
 
@@ -51,18 +52,18 @@ class LoopMonitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitors, including those of earlier training loops."""
+        """All findings of the monitor. Those of earlier training loops are included."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
     def start(self, device: torch.device) -> None:
-        """Start to watch the memory of a device. If the device is not a CUDA device, nothing is logged."""
+        """Start to watch the memory of a device. Nothing is logged for a device other than a CUDA device."""
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
-        """Close the monitor, and keep its findings in this object."""
+        """Close the monitor. This object keeps the monitor's findings."""
         self.leave_phase()
         self._running.close()
 
@@ -84,7 +85,7 @@ class LoopMonitor:
             phase.close()
 
     def scalars(self, prefix: str) -> dict[str, int]:
-        """Return the current memory figures by name; empty if the loop does not run on a CUDA device."""
+        """Map names to the current memory figures. The result is empty if the loop does not run on a CUDA device."""
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)

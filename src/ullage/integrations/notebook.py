@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch has only one peak statistic for the whole process, which cannot be restored after a reset. So it is never reset.
-The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
+PyTorch has only one peak statistic for the whole process, and it cannot be restored after a reset. So it is never
+reset. The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
 """
 
 import gc
@@ -91,7 +91,7 @@ class _Magics:
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text in which notebook cells are named in the form `In[3]`."""
+        """Print a text in which notebook cells have the form `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,8 +101,8 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a wrong call of an IPython magic. IPython shows only the error's text, and the cell
-    fails.
+    """Return the error for a wrong call of an IPython magic. The cell fails, and IPython shows only the text of the
+    error.
     """
     from IPython.core.error import UsageError as RefusedError
 
@@ -110,7 +110,7 @@ def _refusal(text: str) -> Exception:
 
 
 def _show_once(shell: Any, error: BaseException) -> None:
-    """Prevent IPython from showing an error a second time when it passes through the outer cell."""
+    """Prevent IPython from showing an error twice: in the inner cell, and when it passes through the outer cell."""
     show = shell.showtraceback
 
     def show_others(*args: Any, **options: Any) -> None:
@@ -126,8 +126,9 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a notebook cell. Return its memory figures as lines of text, and the error that ended the cell, which IPython
-    has already shown.
+    """Run a notebook cell. Return its memory figures as lines of text, and the error that ended the cell.
+
+    IPython has already shown the error.
     """
     if not _is_in_use():  # the cell itself decides whether CUDA is initialized
         error = _error_of(shell.run_cell(cell))
@@ -162,7 +163,7 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line of text for a cell that initialized CUDA. All memory allocated so far is attributed to this
+    """Return the line of text for a cell that initialized CUDA. All memory that is allocated counts as memory of this
     cell.
     """
     import torch
@@ -175,8 +176,8 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Return the bytes that are held through each path, such as "losses[*]". Each index in a path is replaced by a
-    star.
+    """Map each path to the bytes that are held through it, such as "losses[*]". A star replaces each index in a
+    path.
     """
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
@@ -220,7 +221,7 @@ def _allocated_bytes() -> int:
 
 
 def _clear_errors(shell: Any) -> None:
-    """Clear the frames of the last error, which Python, IPython and its debugger keep."""
+    """Clear the stack frames of the last error, because Python, IPython and IPython's debugger keep them."""
     from ullage.training.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)
@@ -240,7 +241,12 @@ def _clear_errors(shell: Any) -> None:
 
 
 def _drop_results(shell: Any, *, everything: bool) -> None:
-    """Delete the cell results that IPython keeps: only the last three, or all of them."""
+    """Delete the cell results that IPython keeps.
+
+    Args:
+        shell: the IPython shell.
+        everything: whether to delete all results; otherwise, only the last three are deleted.
+    """
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):

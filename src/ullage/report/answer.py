@@ -1,5 +1,5 @@
-"""The base class of the results of functions such as `ullage.predict`. It prints a result as a report in a terminal or
-a notebook, or as one line.
+"""The base class of the results of functions such as `ullage.predict`. A result can print itself as a report or as one
+line.
 """
 
 import importlib
@@ -16,14 +16,12 @@ _HTML: Final = """<pre style="font-family: Menlo, 'DejaVu Sans Mono', monospace;
 class Answer:
     """The base class of the results of functions such as `ullage.predict`.
 
-    `print(answer)` prints what the command prints, a notebook shows the same with colours, and `repr` is one line.
+    `print(answer)` prints what the command prints. A notebook shows the same with colours. `repr` is one line.
     """
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The name of the module whose function `describe` converts the result to a report. The module is imported only
-    when it is needed.
-    """
+    """The module whose function `describe` converts the result to a report. It is imported only when it is needed."""
 
     def __str__(self) -> str:
         """Return the report as text that fits the width of the terminal."""
@@ -51,7 +49,7 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results whose reports are shown one below the other when this object is printed."""
+        """Return the results to print in place of this object. Their reports are printed one below the other."""
         return (self,)
 
     def report_of(self) -> Report:

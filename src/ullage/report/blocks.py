@@ -1,4 +1,4 @@
-"""Memory blocks over time, as arrays. An HTML page draws every block from them in an interactive chart."""
+"""Memory blocks over time, as arrays. An HTML page uses them to draw every block in an interactive chart."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class Facet:
 
     title: str
     labels: tuple[str, ...]
-    """The texts of the blocks' labels, the most important first."""
+    """The labels of the blocks. The most important label comes first."""
     of_block: Column
     """The index in `labels` of each block's label."""
 
@@ -32,16 +32,14 @@ class LifeColumns:
     """
 
     born: Column
-    """The position on the time axis at which the block was allocated; 0 for a block that existed before the
-    recording.
-    """
+    """The position at which the block was allocated. It is 0 for a block that existed before the recording."""
     life: Column
-    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the
-    number of all positions.
+    """The number of positions from allocation to free. If the block was never freed, it is at least the number of all
+    positions.
     """
     wait: Column
-    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another
-    stream still used it.
+    """The number of positions from the free until the memory could be reused. It is above 0 if another stream still
+    used the memory.
     """
     size_bytes: Column
     address: Column
@@ -55,17 +53,17 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was
-    never returned, at least the number of all positions.
+    """The number of positions until the segment was returned to the driver. If it was never returned, it is at least
+    the number of all positions.
     """
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
-    """1 for the mapped pages of an expandable segment, which continue where the pages before them end; 0 for other
-    segments.
+    """1 for the mapped pages of an expandable segment, and 0 for other segments. Such pages continue where the pages
+    before them end.
     """
     kind: Column = field(default_factory=_none)
-    """The index in `kinds` of the segment's kind."""
+    """The index in `kinds` of each segment's kind."""
     kinds: tuple[str, ...] = ()
     """The names of the kinds of segments. A kind is a combination of a memory pool and a CUDA stream."""
 
@@ -76,10 +74,10 @@ class StackColumns:
 
     starts: Column
     frames: Column
-    """The indices in `texts` of the source lines."""
+    """The index in `texts` of each source line in the stacks."""
     texts: tuple[str, ...]
     is_own: tuple[bool, ...]
-    """Whether each source line is in the user's own code."""
+    """Whether each source line in `texts` is in the user's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,26 +86,26 @@ class BlockHistory:
 
     title: str
     event: Column
-    """The number of recorded events up to each position on the time axis; 0 at the position before the first event."""
+    """The number of recorded events up to each position on the time axis. It is 0 at the first position."""
     time_us: Column
-    """The time of each position on the time axis in microseconds; empty if times were not recorded."""
+    """The time of each position in microseconds. It is empty if times were not recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
-    """The ways to label blocks. When the page opens, blocks have the colours of the first way."""
+    """The ways to label blocks. When the page opens, the blocks have the colours of the first way."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The position on the time axis at which each training step ends; empty if the steps are not known."""
+    """The position at which each training step ends. It is empty if the steps are not known."""
     moment: int
-    """The position on the time axis that the page shows first, such as that of the out-of-memory error."""
+    """The position that the page shows first, such as that of the out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
-    """A description of the event at the position `moment`; empty if the event is an allocation or a free."""
+    """A text that describes the event at the position `moment`. It is empty if the event is an allocation or a free."""
     limit_bytes: int | None = None
-    """The most bytes that the allocator could reserve; None if this is not known."""
+    """The most bytes that the allocator could reserve. None: this is not known."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
-    """The total bytes of the omitted blocks at each position. The smallest blocks are omitted if a run has too many
-    blocks; the array is empty if none are.
+    """The total bytes of the omitted blocks at each position. If a run has too many blocks, the smallest ones are
+    omitted; if none are, the array is empty.
     """
     small_label: str = ""

@@ -1,7 +1,7 @@
 """The content of a report as plain data: a headline and sections.
 
 An analysis computes a result, a function `describe` makes a `Report` of it, and a renderer draws the report. The
-terminal's text and the HTML page come from the same object, so they cannot contradict each other.
+terminal's text and the HTML page come from the same object. So they cannot contradict each other.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Tone(Enum):
 
     @classmethod
     def of_exit_code(cls, code: ExitCode) -> "Tone":
-        """Return the tone of a report whose command ends with this exit code."""
+        """Return the tone of a report for the exit code of its command."""
         return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
@@ -37,8 +37,8 @@ class SizedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A figure that is already included in the parts of a stacked bar. It is listed in the legend but has no segment in
-    the bar.
+    """A figure that is already included in the parts of a stacked bar. The legend lists it, but the bar has no segment
+    for it.
     """
 
     label: str
@@ -47,7 +47,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """A total and its parts in bytes, drawn as one stacked bar. The remainder is free memory."""
+    """A total and its parts in bytes, drawn as one stacked bar. The rest of the total is free memory."""
 
     title: str
     total_bytes: int
@@ -65,14 +65,14 @@ class Shares:
     total_bytes: int
     parts: tuple[SizedPart, ...]
     short: int | None = None
-    """The number of parts that a short report lists one by one; it adds up the remaining parts. None: the report lists
+    """The number of parts that a short report lists one by one. It adds up the remaining parts. None: the report lists
     all parts.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A named interval on a chart's time axis, from its first to its last position."""
+    """A named interval on a chart's time axis, given by its first and its last position."""
 
     label: str
     first: int
@@ -81,9 +81,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A memory level over time in bytes. Its marks and bands (named intervals) are given as indices in `values`.
+    """A memory level over time in bytes. Its marks and its bands (named intervals) are given as indices in `values`.
 
-    Where bands overlap, the later one is drawn.
+    Where bands overlap, only the later one is drawn.
     """
 
     title: str
@@ -96,13 +96,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """A quoted text, which the report shows unchanged."""
+    """A quoted text. The report shows it unchanged."""
 
     title: str
     text: str
     place: str = ""
     is_to_paste: bool = False
-    """Whether users are meant to copy and paste the text. Its lines are then neither indented nor wrapped."""
+    """Whether users are meant to copy and paste the text. If so, its lines are neither indented nor wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A table row: its texts, its tone, and the fraction that a bar at the end of the row shows (None: no bar)."""
+    """A table row: its texts, its tone, and the fraction that a bar at the end of the row shows. None: no bar."""
 
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
@@ -134,7 +134,7 @@ class Table:
     instead: tuple[str, ...] = ()
     """Sentences that a short report shows in place of the rows that it leaves out."""
     wraps: bool = False
-    """Whether short texts may wrap on a narrow terminal. If the table is still too wide, its rows are shown as a
+    """Whether short texts may wrap on a narrow terminal. If the table is too wide even then, its rows are shown as a
     list.
     """
 
@@ -144,7 +144,7 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A stacked area chart over time in bytes. Its areas are (label, values) pairs from the bottom up; its marks are
+    """A stacked area chart over time in bytes. Its areas are (label, values) pairs from the bottom up. Its marks are
     indices in `values`.
     """
 
@@ -157,7 +157,9 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Icicle:
-    """A tree of byte counts. A leaf is given by the names on the path to it, its size in bytes and a remark."""
+    """A tree of byte counts. For each leaf, it has the names on the path to the leaf, the size in bytes and a
+    remark.
+    """
 
     title: str
     levels: tuple[str, ...]
@@ -176,7 +178,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """A drawing of memory segments to scale, the largest first."""
+    """A drawing of memory segments to scale. The largest segment comes first."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -195,7 +197,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A chart of trial runs over one or two option values, with a line through given points and optionally a limit
+    """A chart of trial runs over one or two option values. It has a line through given points, and optionally a limit
     of y.
     """
 
@@ -214,7 +216,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A named size in bytes, with a tone that shows whether the size is above or below the limit."""
+    """A named size in bytes. Its tone shows whether the size is above or below the limit."""
 
     label: str
     size_bytes: int
@@ -224,7 +226,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A bar chart of named sizes, one below the other, with one limit drawn across all of them."""
+    """A bar chart of named sizes, one below the other. One limit is drawn across all of them."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -239,7 +241,7 @@ Picture = Stack | Icicle | Map | Plot | Bars | BlockHistory
 class Report:
     """A report: a headline with its tone, one sentence, and sections in reading order.
 
-    Charts appear only on an HTML page. A terminal shows a short report, unless the whole report is requested.
+    Charts appear only on an HTML page. A terminal shows a short report, unless the user requests the whole report.
     """
 
     headline: str
@@ -249,6 +251,6 @@ class Report:
     sections: tuple[Section, ...]
     pictures: tuple[Picture, ...] = ()
     details: tuple[Section, ...] = ()
-    """The sections of the report that a short report leaves out."""
+    """The sections that a short report leaves out."""
     more: str = ""
     """A hint that says how to see the sections that a short report leaves out."""

@@ -52,23 +52,23 @@ _COLUMN_GAP: Final = 2
 _LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
 _COLUMNS_BESIDE_LABEL: Final = 44
-"""The number of terminal columns needed for the bytes, the percentage, the bar and the remark of one part of a
-total.
+"""The number of terminal columns for everything except the label of one part of a total: its bytes, its percentage, its
+bar and its remark.
 """
 
 
 class ReportConsole(Console):
-    """A rich console that ends the process as other programs do when the reader of its output closes the pipe."""
+    """A rich console. If the reader of its output closes the pipe, the process ends as other programs do."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. Without this method, rich would end the process with exit code 1, which would mean
-        "does not fit".
+        """Raise BrokenPipeError. Without this method, rich would end the process with exit code 1, which means "does
+        not fit".
         """
         raise BrokenPipeError
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
-    """Print a report; leave out its details unless `is_whole` is true.
+    """Print a report. Its details are left out unless `is_whole` is true.
 
     Control characters are replaced, because names and quotations in a report come from other people.
     """
@@ -101,8 +101,8 @@ def _short(section: Section) -> Section:
 
 
 def without_control_characters(thing: Any) -> Any:
-    """Return the same data with every control character replaced, because control characters could change the state of
-    the terminal.
+    """Replace every control character in the data, because control characters could change the state of the
+    terminal.
     """
     if isinstance(thing, str):
         shown = thing.translate(_CONTROL_CHARACTERS)
@@ -178,7 +178,7 @@ def _grid(table: Table, width: int) -> RenderableType | None:
 
 
 def _list(table: Table) -> RenderableType:
-    """Draw a table that is too wide as a list: for each row first its name, then its other cells."""
+    """Draw a table that is too wide as a list. Each row is shown as its name, followed by its other cells."""
     lines: list[RenderableType] = [Text(table.columns[0], style="dim")] if table.columns[0] else []
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
@@ -193,7 +193,7 @@ def _is_numeric(table: Table, number: int) -> bool:
 
 
 def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
-    """Draw a stacked bar with a legend, which has one line for each part."""
+    """Draw a stacked bar with a legend. The legend has one line for each part."""
     width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
@@ -223,8 +223,8 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
 
 
 def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:
-    """Draw rows such as the legend of a bar. The cells are arranged in columns, or on a narrow terminal each row is one
-    text.
+    """Draw rows such as the legend of a bar. The cells are arranged in columns. On a narrow terminal, each row is one
+    text instead.
     """
     columns = [
         Column(texts=texts, is_right=number in right, keeps_short_whole=False)
@@ -248,7 +248,7 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """Draw a curve as `_CURVE_ROWS` rows of block characters, with a line of numbered marks below.
+    """Draw a curve as `_CURVE_ROWS` rows of block characters. A line of numbered marks is below.
 
     Each character shows the highest value in its interval.
     """
@@ -275,8 +275,9 @@ def _curve(curve: Curve, width: int) -> RenderableType:
 
 
 def _bands(curve: Curve, cells: int) -> list[str]:
-    """Draw a line of letters below a curve, in which each letter stands for a band (a named interval), and a legend of
-    the letters.
+    """Draw a line of letters below a curve, and a legend of the letters.
+
+    Each letter stands for a band (a named interval).
     """
     letters: dict[str, str] = {}
     for band in curve.bands:

@@ -1,4 +1,4 @@
-"""Create the engine for parallel work that the option `--on` names: local, ray, slurm or submitit-local."""
+"""Create the engine for parallel work that the user chose with `--on`: local, ray, slurm or submitit-local."""
 
 import os
 from pathlib import Path

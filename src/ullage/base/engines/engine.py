@@ -1,8 +1,8 @@
 """The interface of all engines: submit work, wait for its result, cancel it.
 
-A work item is a function, given by its name, and plain data as its argument. Its result is plain data too. So it can
-be passed to a thread, to a process or to another machine. Each engine decides how to schedule work, repeat it after
-a crash and write logs.
+A work item is a function, given by its name, and plain data as its argument. Its result is plain data. So it can be
+passed to a thread, to a process or to another machine. Each engine decides how to schedule work, how to repeat it after
+a crash, and how to write logs.
 """
 
 import importlib
@@ -19,7 +19,7 @@ PlainData = dict[str, Any]
 
 @public
 class EngineError(UllageError):
-    """An engine for parallel work (threads, Ray or Slurm) is not available, or lost the work that it was running."""
+    """An engine for parallel work (threads, Ray or Slurm) is not available, or has lost its work."""
 
     exit_code: int = ExitCode.UNKNOWN
 
@@ -30,7 +30,7 @@ class WorkEngine(ABC):
     name: str
     """The name of the engine, for messages."""
     at_once: int
-    """The number of work items that the engine runs at the same time, or an estimate of this number."""
+    """The number of work items that the engine runs at the same time; an estimate if the number is not known."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,19 +52,19 @@ class WorkEngine(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop the work items that run, drop the work items that wait, and free the resources of this engine.
+        """Stop the running work items, drop the waiting work items, and free the resources of this engine.
 
         A second call does nothing.
         """
 
 
 def was_cancelled() -> EngineError:
-    """Return the error for a work item that was running, waiting or submitted when its engine was cancelled."""
+    """Return the error for a work item that did not finish because its engine was cancelled."""
     return EngineError("the search was cancelled")
 
 
 def refused() -> "Future[PlainData]":
-    """Return a future that raises an EngineError: the work was submitted after its engine was cancelled."""
+    """Return a future that raises an EngineError, because the work was submitted after its engine was cancelled."""
     future: Future[PlainData] = Future()
     future.set_exception(was_cancelled())
     return future
@@ -83,6 +83,8 @@ def call_in_process_of_its_own(function: str, payload: PlainData) -> PlainData:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of an error's text; for an empty text, the name of the error's class."""
+    """Return the first non-empty line of an error's text. If the text is empty, return the name of the error's
+    class.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""The engine of one machine: a limited number of work items run at once, each in a thread of this process.
+"""The engine that works on this machine. It runs each work item in a thread of this process and limits their number.
 
-Threads are enough: work that runs a script starts a separate process for it and waits.
+Threads are enough, because work that runs a script starts a separate process for the script and waits for it.
 """
 
 import threading
@@ -13,7 +13,7 @@ class LocalEngine(WorkEngine):
     """An engine that works on this machine."""
 
     def __init__(self, workers: int) -> None:
-        """Limit the number of threads to `workers`. A thread is started only when work is submitted."""
+        """Limit the number of threads to `workers`. A thread starts only when work is submitted."""
         self.name = f"{workers} local worker{'' if workers == 1 else 's'}"
         self.at_once = workers
         self._pool = ThreadPoolExecutor(workers)

@@ -19,7 +19,7 @@ from ullage.base.errors import UsageError
 
 _RETRIES: Final = 2
 _AUTH: Final = "RAY_AUTH_MODE"
-"""The environment variable that makes Ray (2.60) send its token to a cluster that is given by an address."""
+"""The environment variable that makes Ray (2.60) send its authentication token to a cluster at a given address."""
 
 
 class RayEngine(WorkEngine):

@@ -1,6 +1,6 @@
 """The engine that runs work as Slurm jobs through submitit, or as local processes through submitit's local executor.
 
-Work that is submitted within one second becomes one job array. A lost job is submitted once more.
+All work that is submitted within one second becomes one job array. A lost job is submitted a second time.
 """
 
 import threading
@@ -80,7 +80,7 @@ class SubmititEngine(WorkEngine):
         self._thread.start()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Submit a job with the next job array."""
+        """Add a work item to the next job array."""
         piece = _Piece(function, payload, Future())
         with self._changed:
             if self._is_over:

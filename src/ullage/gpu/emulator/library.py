@@ -1,5 +1,5 @@
-"""The Python interface of the emulated CUDA libraries: it loads them before torch, describes the GPUs, and reads the
-counters.
+"""The Python interface of the emulated CUDA libraries. It loads them before torch, describes the GPUs, and reads the
+libraries' counters.
 
 The libraries themselves are in `cuda/`, with one C file for each library.
 """
@@ -43,7 +43,7 @@ FIGURES: Final = (
 
 
 class PlanSource(IntEnum):
-    """The source of the workspace size of a cuDNN plan; the order is that of `enum plan_source` in `cuda/card.h`."""
+    """The source of the workspace size of a cuDNN plan. The order is that of `enum plan_source` in `cuda/card.h`."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -70,73 +70,78 @@ class _PlanStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """Totals of one kind of guessed allocation sizes, which a CUDA library reveals only on a real GPU.
+    """Totals of one kind of guessed allocation sizes. A CUDA library reveals the true sizes only on a real GPU.
 
     The fields are those of `struct guess_figures` in `cuda/card.h`.
     """
 
     count: int
     guessed_bytes: int
-    """The largest sum, in bytes, of guessed library allocations that existed at the same time."""
+    """The largest total size, in bytes, of guessed library allocations that existed at the same time."""
     below_bytes: int
-    """The number of bytes by which the memory that CUDA libraries use on a real GPU may be less than guessed."""
+    """The memory that CUDA libraries use on a real GPU may be smaller than guessed, by up to this number of bytes."""
     above_bytes: int
     expected_below_bytes: int
-    """The number of bytes by which guessed allocations may be smaller on a real GPU, at the last request for which
-    memory ran out.
+    """The number of bytes by which guessed allocations may be smaller on a real GPU. It was noted when memory last ran
+    out.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """Totals of the NCCL communicators with several ranks that have executed an operation: the largest number at the
-    same time, and their traffic.
+    """Totals of the NCCL communicators that have several ranks and have executed an operation.
 
-    The fields are those of `struct communicator_figures` in `cuda/card.h`.
+    The numbers of communicators and ranks are the largest at any one time. The fields are those of
+    `struct communicator_figures` in `cuda/card.h`.
     """
 
     communicators: int
     peers: int
-    """The number of peer ranks that this rank sends to or receives from, summed over communicators; collectives are not
-    counted.
+    """The number of ranks to which this rank sends or from which it receives, summed over communicators.
+    Collectives are not counted.
     """
     sent_bytes: int = 0
-    """The bytes that this rank has sent to other ranks since the process began, assuming that collectives use rings."""
+    """The bytes that this rank has sent to other ranks since the process began. Collectives are assumed to use
+    rings.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Totals of the cuDNN plans whose workspace sizes come from one source. The field `problems` counts the different
-    graphs with their shapes.
+    """Totals of the cuDNN plans whose workspace sizes come from one source.
 
-    The fields are those of `struct plan_figures` in `cuda/card.h`.
+    The field `problems` counts the different graphs; two graphs with different tensor shapes are different. The fields
+    are those of `struct plan_figures` in `cuda/card.h`.
     """
 
     runs: int
     problems: int
     largest_tensor_bytes: int
-    """The bytes of all tensors of the largest graph that cuDNN ran."""
+    """The total bytes of all tensors in the largest graph that cuDNN ran."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """The largest number of bytes by which a cuDNN workspace may be smaller than assumed; 0 if the size is known."""
+    """The largest number of bytes by which a cuDNN workspace may be smaller than assumed. It is 0 if the size is
+    known.
+    """
     most_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object (a library) requested from the driver, outside PyTorch's allocator; sizes in
-    bytes, before rounding.
+    """The memory that one shared object (a library) requested from the driver, outside PyTorch's allocator.
 
-    The fields are those of `struct outside_figures` in `cuda/card.h`.
+    Sizes are in bytes, before rounding. The fields are those of `struct outside_figures` in `cuda/card.h`.
     """
 
     calls: int
     bytes: int
-    """The bytes that one shared object (a library) has requested from the driver and not freed yet."""
+    """The bytes that the shared object has requested from the driver and not freed yet."""
     peak_bytes: int
-    """The largest number of bytes that one shared object (a library) had allocated from the driver at the same time."""
+    """The largest number of bytes that the shared object held at the same time."""
     managed_peak_bytes: int
-    """The largest number of bytes of managed memory allocated at the same time; managed memory is in host memory."""
+    """The largest number of bytes of managed memory that were allocated at the same time. Managed memory is in host
+    memory.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +149,7 @@ class CudnnPlans:
     """The cuDNN plans that were run."""
 
     by_source: dict[str, PlanFigures]
-    """Totals of cuDNN plans, by the lower-case name of the `PlanSource` of their workspace sizes; sources without a
+    """Maps the lower-case name of a `PlanSource` to the totals of the cuDNN plans with that source. Sources without a
     plan are left out.
     """
     reasons: tuple[str, ...]
@@ -158,7 +163,7 @@ class CudnnPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A cuDNN graph with its shapes that was run, identified by a number."""
+    """A cuDNN graph that was run, with its tensor shapes. A number identifies it."""
 
     source: str
     problem: int
@@ -203,7 +208,9 @@ def _card() -> ctypes.CDLL:
 
 
 def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_number: int, cudnn: int) -> None:
-    """Set the properties of this process's emulated GPUs, before the process reads them for the first time."""
+    """Set the properties of this process's emulated GPUs. Call this before the process reads them for the first
+    time.
+    """
     card = _card()
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     described = card.card_configure(count, cuda_number, cudnn) and all(
@@ -214,19 +221,20 @@ def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_numbe
 
 
 def change_cards(name: str, figures: dict[str, int], *, count: int) -> None:
-    """Change the properties of emulated GPUs that may already be in use; later queries return the new properties."""
+    """Change the properties of emulated GPUs that may already be in use. Later queries return the new properties."""
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     for device in range(count):
         _card().card_describe(device, name.encode(), values, len(FIGURES))
 
 
 def load(cuda_major: int) -> Path:
-    """Load the emulated libraries for a CUDA version into the process; return their folder.
+    """Load the emulated libraries for a CUDA version into the process. Return the folder of the libraries.
 
     The dynamic linker resolves torch's dependencies by SONAME from libraries that are already loaded. So torch's own
-    search path is not used, and installed nvidia-* wheels and drivers remain unchanged. A package installed with torch
-    may be built for the other CUDA version. Therefore libraries that have another SONAME and other symbol versions
-    there are loaded, too, after the first.
+    search path is not used, and installed nvidia-* wheels and drivers remain unchanged.
+
+    A package installed with torch may be built for the other CUDA version. Some libraries of that version have another
+    SONAME and other symbol versions. These libraries are loaded, too, after those of the first version.
     """
     folder = FOLDER / str(cuda_major)
     for path in sorted(folder.iterdir()):
@@ -238,8 +246,7 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Set the command with which the emulated cuDNN starts the process that asks the real cuDNN; see
-    `ullage.gpu.emulator.cudnn`.
+    """Set the command with which the emulated cuDNN starts the planner process. See `ullage.gpu.emulator.cudnn`.
 
     Raises:
         MemoryError: the C library cannot allocate memory for the command.
@@ -251,50 +258,52 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def answer(number: int | None, /) -> None:
-    """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero again."""
+    """Set the number that the calling thread gets when it reads from the GPU. None: such reads return zero."""
     _card().card_answer(number is not None, number or 0)
 
 
 def show_use(address: int | None) -> None:
-    """Start writing each GPU's memory use, without CUDA contexts, to host memory at an address; with None, stop
-    writing.
+    """Start to write the memory use of each GPU to host memory at an address. CUDA contexts are not included. None:
+    stop writing.
     """
     _card().card_show_use(address)
 
 
 def hold_values() -> None:
-    """Use host memory for all memory of the emulated GPU, so that values can be computed in it; call this before any
-    memory is allocated.
+    """Use host memory for all memory of the emulated GPU, so that values can be computed in it.
+
+    Call this before any memory is allocated.
     """
     _card().card_hold_values()
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Set whether copies and fills by the calling thread leave the contents of the emulated GPU's memory unchanged."""
+    """Set whether copies to GPU memory and fills of GPU memory by the calling thread are ignored."""
     _card().card_leave_memory(leaves)
 
 
 def remember_sent(*, on: bool) -> None:
-    """Set whether the data that each thread last copied to the emulated GPU is kept for `take_sent`."""
+    """Set whether to keep, for `take_sent`, the data that each thread last copied to the emulated GPU."""
     _card().card_remember_sent(on)
 
 
 def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
-    """Set whether copies to the GPU by the calling thread are not kept for `take_sent`, because the caller records
-    these copies itself.
+    """Set whether the caller records the calling thread's copies to the GPU itself. If so, they are not kept for
+    `take_sent`.
     """
     _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the data that the calling thread last copied to the GPU to a host address; return False if this last copy
-    went to a different GPU address.
+    """Take the data that the calling thread last copied to the GPU, and write it to a host address.
+
+    Return False if the thread's last copy went to a different GPU address.
     """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 
 
 def sent_at_high(high_bytes: int) -> tuple[int, int]:
-    """Return how many bytes the process's peak of resident memory includes for remembered copies to the GPU.
+    """Return how many bytes of the process's peak of resident memory belong to remembered copies to the GPU.
 
     Args:
         high_bytes: the peak of resident bytes of this process, as the kernel reports it.
@@ -309,8 +318,7 @@ def sent_at_high(high_bytes: int) -> tuple[int, int]:
 
 
 def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
-    """Start counting writes to the GPU by threads that PyTorch's dispatcher hooks do not see; return the counter, which
-    keeps counting.
+    """Count the writes to the GPU by threads that PyTorch's dispatcher hooks do not see. Return the counter.
 
     Args:
         is_seen: the address of a C function that takes a dispatch key and returns whether the calling thread includes
@@ -324,12 +332,12 @@ def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
 
 
 def note_reason(text: str) -> None:
-    """Record a reason why cuDNN workspace sizes do not come from cuDNN itself; `cudnn_plans` returns the reasons."""
+    """Record a reason why cuDNN workspace sizes do not come from cuDNN itself. `cudnn_plans` returns the reasons."""
     _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:
-    """Return totals of the cuDNN plans that were run, by the source of their workspace sizes."""
+    """Return the totals of the cuDNN plans that were run, for each source of their workspace sizes."""
     card = _card()
     by_source = {}
     for source in PlanSource:
@@ -343,7 +351,7 @@ def cudnn_plans() -> CudnnPlans:
 
 
 def cudnn_problems() -> list[Problem]:
-    """Return the problems (cuDNN graphs with their shapes) that were run, in the order of their first run."""
+    """Return the cuDNN graphs that were run, with their shapes. They are in the order of their first run."""
     card = _card()
     found: list[Problem] = []
     plan = _PlanStruct()
@@ -354,24 +362,21 @@ def cudnn_problems() -> list[Problem]:
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Return totals of the guessed allocation sizes of CUDA libraries, by kind of guess; kinds without a guess are left
-    out.
+    """Map each kind of guess to the totals of the allocation sizes that were guessed for CUDA libraries.
+
+    Kinds without a guess are left out.
     """
     found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
     return {kind: figures for kind, figures in found.items() if figures.count}
 
 
 def communicators() -> CommunicatorFigures:
-    """Return the number of NCCL communicators that executed an operation, and the number of peer ranks that they
-    send to.
-    """
+    """Return how many NCCL communicators executed an operation, and to how many ranks they send."""
     return _filled(CommunicatorFigures, _card().card_communicator_figures)[1]
 
 
 def outside() -> dict[str, OutsideFigures]:
-    """Return the GPU memory requested outside PyTorch's allocator, by the file name of the shared object that requested
-    it.
-    """
+    """Map the file name of each shared object to the GPU memory that it requested outside PyTorch's allocator."""
     found: dict[str, OutsideFigures] = {}
     index = 0
     while (answer := _filled(OutsideFigures, _card().card_outside, index))[0] is not None:
@@ -384,7 +389,9 @@ def outside() -> dict[str, OutsideFigures]:
 
 
 def used_peak_bytes(device: int) -> int:
-    """Return the peak memory use of an emulated GPU in bytes as the driver counts it, including the CUDA context."""
+    """Return the peak memory use of an emulated GPU in bytes. As in the driver's count, the CUDA context is
+    included.
+    """
     return int(_card().card_peak_used_bytes(device))
 
 
@@ -394,7 +401,7 @@ def managed_peak_on_card_bytes(device: int) -> int:
 
 
 def pinned_untouched_bytes() -> int:
-    """Return the bytes of pinned host memory that were never written, for which the emulation uses no host memory."""
+    """Return the bytes of pinned host memory that were never written. The emulation uses no host memory for them."""
     return int(_card().card_pinned_untouched())
 
 
@@ -404,7 +411,8 @@ def cudnn_version() -> int:
 
 
 def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
-    """Call a C function that fills a structure of 64-bit integers, which are the fields of the class `kind`.
+    """Call a C function that fills a structure. All fields of the structure are 64-bit integers, named as in the class
+    `kind`.
 
     Returns:
         the function's return value, and the filled class.
@@ -416,9 +424,7 @@ def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> t
 
 
 def unwritten_functions() -> dict[str, int]:
-    """Return the CUDA functions that were called although ullage does not implement them ("cublas:cublasFoo"), with
-    their number of calls.
-    """
+    """Count the calls of each CUDA function that ullage does not implement ("cublas:cublasFoo")."""
     card = _card()
     calls = ctypes.c_uint64()
     found = {}

@@ -2,10 +2,12 @@
 PyTorch.
 
 A profile is a TOML file under `profiles/`. Every figure has a range, and the report shows it in a separate row. A chip
-with enough published readings has its own profile. Other chips follow a rule that was derived from all readings, and a
-GPU whose chip is unknown gets an assumption. `tools/read_contexts.py` writes the profiles and the rule, and
-docs/contexts.md shows them. Workspace sizes come from cuDNN itself if it is installed (`emulator.cudnn`); for the
-others, `workspace_range` returns the possible error.
+with enough published readings has its own profile. Other chips follow a rule that was derived from all readings. A GPU
+whose chip is unknown gets an assumed figure. `tools/read_contexts.py` writes the profiles and the rule, and
+docs/contexts.md shows them.
+
+Workspace sizes come from cuDNN itself if it is installed (`emulator.cudnn`). For other workspace sizes,
+`workspace_range` returns the possible error.
 """
 
 import importlib.resources
@@ -32,7 +34,7 @@ _MOST_CHANNELS: Final = 32
 _PAIRS_IN_A_MACHINE: Final = 2
 _PAIRS_ACROSS: Final = 5
 _BESIDE_BYTES: Final = 128 * MIB
-"""The largest observed memory use of an NCCL communicator in bytes, for its work queues and kernels; the buffers of its
+"""The largest observed memory of an NCCL communicator for its work queues and kernels, in bytes. The buffers of its
 connections are not included.
 """
 _MULTICAST_BYTES: Final = 512 * MIB
@@ -54,8 +56,9 @@ class Profile:
 
 
 def profile_of(gpu: Gpu) -> Profile:
-    """Return the CUDA context size and its range for a GPU: measured for its chip, otherwise by the rule, or assumed if
-    the chip is unknown.
+    """Return the size of the CUDA context of a GPU, and its range.
+
+    The size is measured for the GPU's chip, or computed by the rule. It is assumed if the chip is unknown.
     """
     if "sm_count" in gpu.assumed:
         return _profile(_ASSUMED)
@@ -64,13 +67,13 @@ def profile_of(gpu: Gpu) -> Profile:
 
 
 def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
-    """Return by how many bytes real workspaces may lower and raise the reserved memory.
+    """Return the numbers of bytes by which real workspaces may lower and raise the reserved memory.
 
-    Workspaces are used one after another and cached, so the largest single difference is used, not the sum. This is not
-    a strict bound, because a workspace of a different size may also use a different block of the cache.
+    Workspaces are used one after another and cached, so the largest single difference is used and not the sum. This is
+    not a strict bound, because a workspace of a different size may use a different block of the cache.
 
     Args:
-        plans: the plans that ran, by the source of their workspace sizes (`ullage.gpu.emulator.library.CudnnPlans`).
+        plans: maps each source of workspace sizes to the plans that ran (`ullage.gpu.emulator.library.CudnnPlans`).
     """
     below = max((figures.most_below_bytes for figures in plans.values()), default=0)
     above = max((figures.most_above_bytes for figures in plans.values()), default=0)
@@ -85,8 +88,8 @@ def buffers_of(figures: CommunicatorFigures, capability: tuple[int, int], *, acr
     MiB), LL128 (4.7) and Simple (4), and counters (NCCL 2.28, `src/transport/p2p.cc` and `src/init.cc`). The number of
     channels depends on the links between GPUs: 2 on PCIe, up to 32 over NVLink. A ring connects a rank with one pair of
     neighbors. A tree connects it with one more pair within a machine, and with up to four pairs across machines. A rank
-    that sends to another rank connects to it with as many channels. Multicast (NVLS, since Hopper) has separate
-    buffers. docs/layouts.md lists the published measurements that these figures were compared with.
+    that sends to another rank uses the same number of channels for this connection. Multicast (NVLS, since Hopper) has
+    separate buffers. docs/layouts.md lists the published measurements with which these figures were compared.
 
     Args:
         figures: the communicators that executed an operation.
@@ -116,7 +119,9 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Return the CUDA context size that the rule gives for a chip with this many resident threads, in whole MiB."""
+    """Apply the rule: return the size of the CUDA context, in whole MiB, for a chip with this number of resident
+    threads.
+    """
     data = _files()[_RULE]
     rule = data["rule"]
     expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
@@ -130,7 +135,7 @@ def _by_rule(threads: int) -> Profile:
 
 @cache
 def _files() -> dict[str, dict[str, Any]]:
-    """Return the contents of the files with CUDA context sizes, by file name."""
+    """Map the name of each file with CUDA context sizes to its contents."""
     return {
         path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
         for path in importlib.resources.files("ullage.gpu.emulator").joinpath("profiles").iterdir()

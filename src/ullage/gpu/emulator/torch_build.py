@@ -1,6 +1,7 @@
-"""The search for the installed PyTorch, without importing it.
+"""Search for the installed PyTorch without importing it.
 
-The search reads `torch/version.py` as text and the wheel's metadata, and does not check whether torch can be loaded.
+The search reads `torch/version.py` as text, and reads the wheel's metadata. It does not check whether torch can be
+loaded.
 """
 
 import importlib.metadata
@@ -31,11 +32,13 @@ class TorchBuild:
     cuda: tuple[int, int]
     """The version of the CUDA toolkit that torch was compiled with, such as (13, 0)."""
     cudnn: int
-    """The version of the cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
+    """The version of the cuDNN that torch was compiled with, in the form that `cudnnGetVersion` returns: 91900 for
+    9.19.0.
+    """
     folder: Path
     planning: tuple[str, ...] = ()
-    """The pip packages that cuDNN needs to plan by itself (cuDNN and NVRTC), in the versions that this torch
-    requires.
+    """The pip packages (cuDNN and NVRTC) with which cuDNN can build plans without a GPU, in the versions that this
+    torch requires.
     """
 
     @property
@@ -56,8 +59,9 @@ def release_of(version: str) -> tuple[int, int]:
 
 
 def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Return whether a build of torch runs on a GPU: it needs code for the GPU's generation (sm_86 for 8.9), or older
-    PTX.
+    """Return whether a build of torch runs on a GPU.
+
+    The build needs code for the GPU's generation (sm_86 for 8.9), or PTX for an older GPU.
 
     Args:
         compute_capability: the GPU's compute capability, such as (8, 9).
@@ -119,7 +123,7 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def _requirements() -> dict[str, str]:
-    """Return the pip packages that torch requires in an exact version, with that version."""
+    """Map each pip package that torch requires in an exact version to that version."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,3 +1,3 @@
-"""The tracing of a process: the journal of allocations with their source lines, Python stacks, and the import of
+"""Record what a process does: its allocations, the source lines that request them, Python stacks, and the import of
 torch.
 """

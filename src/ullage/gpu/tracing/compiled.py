@@ -1,5 +1,5 @@
-"""Functions that count the graphs that torch.compile has made, and that end Inductor's worker processes; they do not
-import torch.
+"""Count the graphs that torch.compile has made, and end Inductor's worker processes. This module does not import
+torch.
 """
 
 import subprocess
@@ -19,11 +19,11 @@ def compiled_graphs() -> int:
 
 
 def hurry_workers() -> None:
-    """Make Inductor's exit handler end its worker processes at once, not after they have loaded torch.
+    """Make Inductor's exit handler end its worker processes at once, even if they have not loaded torch yet.
 
     The handler waits up to five minutes for the workers, even if they never got any work. ullage does not wait that
-    long for a process that has finished. If such a process is killed, its temporary folders stay: torch 2.8 creates one
-    when it is imported.
+    long for a process that has finished. If ullage killed such a process, its temporary folders would stay: torch 2.8
+    creates one when it is imported.
     """
     compiler = sys.modules.get("torch._inductor.async_compile")
     for pool in tuple(getattr(compiler, "_pool_set", ())):
@@ -34,8 +34,10 @@ def hurry_workers() -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """End a process that should end: terminate it and wait at most one second; this replaces the `wait` of its process
-    object. `_child.begin` makes the process end cleanly.
+    """Terminate a process and wait at most one second for its end. This function replaces the `wait` of the process
+    object.
+
+    `_child.begin` makes the process end cleanly.
     """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

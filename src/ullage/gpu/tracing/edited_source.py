@@ -18,8 +18,8 @@ from typing import Any
 
 
 def packed(texts: Mapping[str, str]) -> str:
-    """Return edited source texts by path as one string, short enough for a command-line argument or an environment
-    variable.
+    """Pack a mapping from paths to edited source texts into one string. The string is short enough for a command-line
+    argument or an environment variable.
     """
     if not texts:
         return ""
@@ -27,7 +27,7 @@ def packed(texts: Mapping[str, str]) -> str:
 
 
 class EditedSources:
-    """The edited source texts that run in place of the user's files, by absolute path."""
+    """Maps absolute paths of the user's files to the edited source texts that run in their place."""
 
     def __init__(self, word: str) -> None:
         """Unpack edited source texts from the string that `packed` returned."""
@@ -66,8 +66,9 @@ class EditedSources:
         sys.path_hooks.insert(0, self._finder_of_main)
 
     def _finder_of_main(self, path: str) -> Any:
-        """Return a module finder for an edited script; Python asks for such a finder before it opens a script, as for a
-        zipped program.
+        """Return a module finder for an edited script.
+
+        Python asks for such a finder before it opens a script, because the script could be a zipped program.
 
         Raises:
             ImportError: the script is not edited.
@@ -78,7 +79,7 @@ class EditedSources:
 
 
 class _MainFinder:
-    """A module finder that finds only the edited script, as `__main__`."""
+    """Finds the edited script as the module `__main__`, and no other module."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -93,7 +94,7 @@ class _MainFinder:
 class _MainLoader(SourceFileLoader):
     """The loader of the edited script.
 
-    Python puts the script's path first in `sys.path`; the loader replaces it by the script's folder.
+    Python puts the script's path first in `sys.path`; the loader replaces this path with the script's folder.
     """
 
     def get_code(self, fullname: str) -> CodeType | None:

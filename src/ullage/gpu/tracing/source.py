@@ -1,4 +1,4 @@
-"""Functions that distinguish a user's own code from the libraries that it calls."""
+"""Distinguish a user's own code from the libraries that it calls."""
 
 import csv
 import os
@@ -32,9 +32,10 @@ class Line:
 
 @cache
 def is_users(file: str) -> bool:
-    """Return whether a file is the user's own: not part of the standard library, an installed package or ullage.
+    """Return whether a file is the user's own. Files of the standard library, of installed packages and of ullage are
+    not.
 
-    The running program counts as the user's, wherever its file is; torch never counts as the user's.
+    The running program counts as the user's, wherever its file is. torch never counts as the user's.
     """
     if file.startswith("<") or not file:
         return False
@@ -52,7 +53,7 @@ def is_users(file: str) -> bool:
 
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Return whether every file in a folder belongs to a library; False if some files may not.
+    """Return whether every file in a folder is known to belong to a library.
 
     A program has thousands of modules in a tenth as many folders, so this result is cached.
     """
@@ -64,15 +65,15 @@ def _is_of_libraries(folder: str) -> bool:
 
 @cache
 def is_librarys(file: str) -> bool:
-    """Return whether a file belongs to an installed package other than torch and ullage."""
+    """Return whether a file belongs to an installed package. torch and ullage do not count."""
     if file.startswith("<") or is_users(file) or not _is_installed(Path(file).resolve()):
         return False
     return not any(str(Path(file).resolve()).startswith(prefix) for prefix in _prefixes_beside_packages())
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """Return the source line of the innermost stack frame in the user's own code; None if the stack has no frame in
-    user code.
+    """Return the source line of the innermost stack frame in the user's own code; None if the stack has no such
+    frame.
     """
     while frame is not None:
         if is_users(frame.f_code.co_filename):
@@ -82,8 +83,9 @@ def users_line(frame: FrameType | None) -> Line | None:
 
 
 def callers_line() -> Line | None:
-    """Return the user's source line that led to the calling function; None in a thread without Python frames, such as
-    autograd's.
+    """Return the user's source line that led to the calling function.
+
+    None: the thread has no Python frames, like autograd's threads.
     """
     try:
         return users_line(sys._getframe(2))
@@ -92,9 +94,7 @@ def callers_line() -> Line | None:
 
 
 def _is_installed(path: Path) -> bool:
-    """Return whether a file was installed with a package, in any environment or in a folder filled by `pip
-    --target`.
-    """
+    """Return whether a file was installed with a package, in any environment or in a folder of `pip --target`."""
     if not _PACKAGES.isdisjoint(path.parts):
         return True
     for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
@@ -131,7 +131,7 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 
 @cache
 def _shown(file: str) -> str:
-    """Return a file's path shortened for display: relative to the working directory, or only its last two parts."""
+    """Shorten a file's path for display: relative to the working directory, or only its last two parts."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -1,4 +1,4 @@
-"""Call functions right before and right after the first import of a module, from wherever it is imported.
+"""Call functions right before and right after the first import of a module, wherever it is imported.
 
 `ullage predict` uses this for torch. A script may set environment variables before `import torch`, so ullage must not
 import torch before the script does.
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """A finder on `sys.meta_path` that waits for one module and removes itself when the module has been imported."""
+    """A finder on `sys.meta_path` that waits for one module. It removes itself when the module has been imported."""
 
     def __init__(self, name: str, *, before: Callable[[], None], after: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -22,14 +22,14 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader of the watched module, while its next `exec_module` will call `before` and `after`."""
+        """The loader of the watched module. It is set until the loader executes the module."""
 
     def install(self) -> None:
         """Put this module finder before all others on `sys.meta_path`."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Let the other finders find the module, and make its loader call `before` and `after` around the module's
+        """Find the module with the other finders. Make its loader call `before` and `after` around the module's
         execution.
         """
         if name != self._name or self._looking:

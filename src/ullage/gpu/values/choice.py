@@ -7,7 +7,7 @@ from ullage.base.errors import UsageError, quoted
 
 ValuesMode = Literal["auto", "on", "off", "all"]
 MODES: Final[tuple[ValuesMode, ...]] = get_args(ValuesMode)
-"""The possible modes of computing tensor values on an emulated GPU; see `ValuesChoice.mode`."""
+"""The possible values of `ValuesChoice.mode`."""
 ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
@@ -15,28 +15,28 @@ _MOST_SKEW: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesChoice:
-    """The options for tensor values on an emulated GPU: how they are computed, and which random values replace unknown
+    """The options for tensor values on an emulated GPU: how ullage computes them, and by what it replaces unknown
     values.
     """
 
     mode: ValuesMode = "on"
-    """The mode of computing tensor values.
+    """The way in which ullage computes tensor values.
 
-    "on": compute values when they are read. "auto": as "on", but values are no longer tracked after two steps in which
-    the script read none. "off": every read returns zero. "all": compute everything on the host, which is slow and
-    exact.
+    "on": compute values when the script reads them. "auto": like "on", but stop after two steps in which the script
+    read no value. "off": every read returns zero. "all": compute all values on the host, which is slow and exact.
     """
     seed: int = 0
     """The seed of all random values that replace unknown tensor values on an emulated GPU."""
     routing: str = "auto"
     """The experts that a router with random scores chooses.
 
-    "drawn" follows the random scores; "balanced", "worst", or the exponent of a Zipf law replace them. "auto" means
-    "drawn"; for one rank of several it means "balanced", with "worst" as one end of the range.
+    "drawn": those with the highest random scores. "balanced", "worst" or the exponent of a Zipf law: this choice
+    replaces the scores. "auto": "drawn"; but if one rank of several runs alone, "balanced", with "worst" as one end of
+    the reported range.
     """
 
     def check(self) -> None:
-        """Raise UsageError if an option for tensor values (the mode, the seed or the routing) is invalid."""
+        """Raise UsageError if the mode or the routing is invalid."""
         if self.mode not in MODES:
             raise UsageError(f"values={quoted(self.mode)} is unknown; expected {', '.join(MODES)}")
         if not 0 <= self.seed <= _MOST_SEED:
@@ -45,8 +45,7 @@ class ValuesChoice:
 
 
 def skew_of(routing: str) -> float | None:
-    """Return the Zipf exponent if the option `routing`, which says how tokens are routed to experts, is a number; None
-    for a name in `ROUTINGS`.
+    """Return the Zipf exponent if `routing` is a number; None if it is a name in `ROUTINGS`.
 
     Raises:
         UsageError: the routing is neither a number in range nor one of `ROUTINGS`.

@@ -1,9 +1,9 @@
-"""Compute everything: each operator that runs on the emulated GPU also runs on the host, in the same memory.
+"""Compute all values: each operator that runs on the emulated GPU also runs on the host, in the same memory.
 
-The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). A GPU tensor is therefore also
-a host tensor, and views, in-place operators, copies and shared storages need no special rules. The GPU operator runs
-first, with kernels that do nothing, so that the allocator sees PyTorch's own sequence. Then the operator runs on the
-host.
+The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). So a GPU tensor is a host
+tensor at the same time, and views, in-place operators, copies and shared storages need no special rules. The GPU
+operator runs first, with kernels that do nothing, so that the allocator sees PyTorch's own sequence of requests. Then
+the operator runs on the host.
 """
 
 import threading
@@ -26,13 +26,15 @@ from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, transl
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = COUNTED | {"aten::_coalesce"}
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
-"""Operators whose number of result elements is read from the GPU by an operator inside them: `masked_select` in `nms`
-(torchvision 0.26), and `addmm` in `mm` of sparse matrices.
+"""Operators that contain another operator, which reads the number of result elements from the GPU. In `nms`
+(torchvision 0.26) it is `masked_select`; in `mm` of sparse matrices it is `addmm`.
 """
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
-"""Operators that consist of CUDA-only operators; the CPU has no kernels for the parts, but has the whole operator."""
+"""Operators that consist of CUDA-only operators. The CPU has no kernels for the parts, but it has a kernel for the
+whole.
+"""
 _TRUTHS: Final = frozenset(("aten::equal",))
-"""Operators whose return value is read from GPU memory that only their own kernels write."""
+"""Operators whose return value is read from GPU memory. Only the operators' own kernels write this memory."""
 _HOST_KERNELS: Final = (
     *("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd"),
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
@@ -40,11 +42,11 @@ _HOST_KERNELS: Final = (
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Parts of a CPU error message; if an error contains one of them, a real GPU would report a failed assertion."""
+"""Parts of CPU error messages. If an error contains one of them, a real GPU would report a failed assertion."""
 
 
 class _Rule:
-    """The way in which one PyTorch operator is run on the host."""
+    """Decides how one PyTorch operator is run on the host."""
 
     __slots__ = ("has_generator", "is_counted", "plan", "run", "translation")
 
@@ -62,7 +64,7 @@ class _Rule:
 
     @property
     def passes(self) -> bool:
-        """Whether the operator consists of other operators, each of which ullage intercepts separately."""
+        """Whether the operator consists of other operators that ullage intercepts one by one."""
         return self.plan.is_composite and self.plan.name not in _WHOLE
 
 
@@ -70,21 +72,26 @@ _rule_of: Final = cache(_Rule)
 
 
 class _OperatorFrame:
-    """A running GPU operator, with a copy of the memory that it writes, made before nested operators wrote to this
-    memory.
+    """A running GPU operator, with a copy of the memory that it writes.
+
+    The copy is made before operators that run inside this one write to the memory.
     """
 
     __slots__ = ("before", "is_computed")
 
     def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
         self.is_computed = is_computed
-        """Whether the host computes this operator as a whole; results of nested operators are then discarded."""
+        """Whether the host computes this operator as a whole. The results of the operators inside it are then
+        discarded.
+        """
         self.before: dict[tuple[int, int], torch.Tensor | None] = {
             (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
         }
 
     def keep(self, written: Sequence[torch.Tensor]) -> None:
-        """Save a copy of memory that this operator writes and that a nested operator is about to overwrite."""
+        """Save a copy of memory that this operator writes. Call this before an operator inside it overwrites the
+        memory.
+        """
         for each in written:
             storage = each.untyped_storage()
             key = (storage.data_ptr(), storage.nbytes())
@@ -92,14 +99,14 @@ class _OperatorFrame:
                 self.before[key] = _bytes_at(*key).clone()
 
     def restore(self) -> None:
-        """Restore the content that memory had before nested operators wrote to it."""
+        """Restore the content that memory had before operators inside this one wrote to it."""
         for (address, size), kept in self.before.items():
             if kept is not None:
                 _bytes_at(address, size).copy_(kept)
 
 
 class Computation(Watch):
-    """The interception that computes the results of all GPU operators on the host."""
+    """Intercepts all GPU operators and computes their results on the host."""
 
     def __init__(
         self,
@@ -116,7 +123,7 @@ class Computation(Watch):
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
-        """The operations of the CUDA graph that is being captured; None if no graph is being captured."""
+        """The operations of the CUDA graph that is being captured. None: no graph is being captured."""
 
     # ---- CUDA graphs: captured operations run at each replay
 
@@ -222,9 +229,7 @@ class Computation(Watch):
             self._leave_memory(len(self._frames) > 1)
 
     def _run_counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a number of elements back from the GPU, and answer that read with the number
-        computed on the host.
-        """
+        """Run an operator that reads a number of elements back from the GPU. The host computes this number."""
         here = self._here
         count = 0
         with suppress(RuntimeError, NotImplementedError, IndexError, ValueError), on_the_host():
@@ -255,9 +260,7 @@ class Computation(Watch):
         return results
 
     def _record(self, rule: _Rule, op: Invocation) -> Any:
-        """Run an operator while a CUDA graph is captured, and record its computation on the host for replays of the
-        graph.
-        """
+        """Run an operator while a CUDA graph is captured, and record its computation for replays of the graph."""
         here = self._here
         outer = getattr(here, "is_silent", False)
         here.is_silent = rule.run
@@ -291,8 +294,9 @@ class Computation(Watch):
 
 
 class _Draws:
-    """The random numbers that one operator uses; they depend on the state of the GPU's random generator before the
-    operator.
+    """The random numbers that one operator uses.
+
+    They depend on the state that the GPU's random generator has before the operator.
     """
 
     def __init__(self, numbers: RandomNumbers, rule: _Rule, op: Invocation) -> None:
@@ -314,13 +318,13 @@ class _Draws:
         self.settle()
 
     def settle(self) -> None:
-        """Store the state that the GPU's random generator has after the operator."""
+        """Store the state of the GPU's random generator after the operator has run."""
         self._numbers.settle(self._generator, self._device, self._host)
 
 
 @contextmanager
 def _as_default(host: Any) -> Iterator[None]:
-    """Temporarily give PyTorch's default CPU random generator the state of another generator."""
+    """Give PyTorch's default CPU random generator the state of another generator for a while."""
     default = torch.default_generator
     if host is default:
         yield
@@ -354,7 +358,6 @@ def _computed(rule: _Rule, host: Invocation) -> Results | None:
 
 
 def _count(plan: OperatorPlan, host: Invocation) -> int:
-    """Return the number of elements that an operator reads back from the GPU, computed on the CPU."""
     if is_counted(plan.name, host.arguments):
         return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
@@ -380,7 +383,7 @@ def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
 
 
 def _on_host(argument: Any) -> Any:
-    """Return a host tensor on the same memory if the argument is a GPU tensor; otherwise return the argument
+    """Return a host tensor that uses the memory of a GPU tensor. If the argument is not a GPU tensor, return it
     unchanged.
     """
     if isinstance(argument, torch.Tensor):
@@ -409,7 +412,7 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _on_the_host(op: Invocation) -> Invocation:
-    """Return the same operator call with each GPU tensor replaced by a host tensor on the same memory."""
+    """Replace each GPU tensor in an operator call with a host tensor on the same memory."""
     named = {name: _on_host(each) for name, each in op.keywords.items()}
     if named.get("device") is not None:
         named["device"] = _HOST
@@ -428,7 +431,7 @@ def _widened(argument: Any) -> Any:
 
 
 def _write(result: Any, results: Any, op: Invocation) -> None:
-    """Write the results that the host computed into the memory of the GPU's result tensors."""
+    """Copy the results from the host into the memory of the GPU's result tensors."""
     own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:
@@ -473,7 +476,7 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a tensor into a tensor that is larger, from the beginning of each dimension."""
+    """Copy a tensor into a larger tensor. The copy begins at index 0 of each dimension."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

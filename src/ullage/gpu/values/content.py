@@ -1,6 +1,6 @@
 """The content of one block of GPU memory: its bytes, or the operation that computes them.
 
-The content is stored for a block, not for a tensor, so that views share it, and is dropped when the block is freed.
+The content is stored for a block and not for a tensor, so that views share it. It is dropped when the block is freed.
 """
 
 import ctypes
@@ -20,7 +20,8 @@ INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operators are intercepted.
 
 It is below autograd and above the kernels, and PyTorch uses it for nothing else (torch 2.6 to 2.15,
-c10/core/DispatchKey.h). A dispatch mode would not do: autograd notices it and then accumulates gradients differently.
+c10/core/DispatchKey.h). A dispatch mode would not work: autograd notices it and then accumulates gradients in a
+different way.
 """
 KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _DECAY: Final = 0.9
@@ -29,17 +30,17 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """The certainty of a tensor's values; a result is as uncertain as the least certain input."""
+    """How certain a tensor's values are. The result of an operation is as uncertain as its least certain input."""
 
     KNOWN = 0
-    """The value is equal to the value on a real GPU, because it follows from data that the host sent."""
+    """The value is the same on a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
-    """The value follows from an assumption: numbers are finite, or a custom operator computes the same on CPU and
-    GPU.
+    """The value follows from an assumption: that numbers are finite, or that a custom operator computes the same on CPU
+    and GPU.
     """
     ALIKE = 2
-    """The value follows from this rank's own numbers, which are used in place of numbers that other ranks were not
-    asked for.
+    """The value follows from this rank's own numbers. They replace the numbers of other ranks, which were not
+    requested.
     """
     DRAWN = 3
     """The value follows from plausible random values that a seed determines."""
@@ -48,7 +49,7 @@ class Certainty(IntEnum):
 
 
 class Sign(IntEnum):
-    """The sign that a tensor's numbers are known to have; random numbers that replace them get the same sign."""
+    """What is known about the sign of a tensor's numbers. Random numbers that replace them get the same sign."""
 
     ANY = 0
     NEGATIVE = 1
@@ -59,7 +60,7 @@ class Sign(IntEnum):
 
 
 class BlockContent:
-    """The content of one block of GPU memory at one point in time; a later write creates a new `BlockContent`."""
+    """The content of one block of GPU memory at one point in time. A later write creates a new `BlockContent`."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -76,29 +77,34 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether the block of GPU memory has not been written since it was allocated."""
+        """Whether nothing has written to the block since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
-        """The data type of the tensor that was last written to the block of GPU memory."""
+        """The data type of the tensor that was last written to the block."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operator call that computes the block content; None if the bytes exist already or nothing is known."""
+        """The operator call that computes the content. None: the bytes exist already, or nothing is known about
+        them.
+        """
         self.value: torch.UntypedStorage | None = None
-        """The bytes of the block's content in host memory, once they have been computed; otherwise None."""
+        """The bytes of the content in host memory. None: they have not been computed."""
         self.depth = depth
-        """The length of the longest chain of recorded operations that leads to the block content."""
+        """The number of operations in the longest recorded chain of operations that leads to the content."""
         self.columns = 0
-        """The number of output features, if a matrix product or a convolution computed the block content; otherwise
-        0.
+        """The number of output features of the matrix product or convolution that computed the content. It is 0 for
+        other operations.
         """
         self.column = 1
         """The number of adjacent elements that belong to one output feature of a matrix product or convolution."""
         self.serial = next(_serials) if serial is None else serial
-        """The serial number of the block content, the same in every run of a script; random values depend on it."""
+        """The serial number of the content. It is the same in every run of a script, and random values depend on it."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Extend the known content to more bytes of its block; `is_new` says that the added memory has not been
-        written.
+        """Extend the content to more bytes of its block.
+
+        Args:
+            size_bytes: the new size.
+            is_new: whether nothing has written to the added memory yet.
         """
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
@@ -113,8 +119,9 @@ class BlockContent:
 
 
 class UpdatedContent(BlockContent):
-    """The content of a block of floating-point numbers after optimizer steps; operations recorded before these steps
-    keep the old content.
+    """The content of a block of floating-point numbers after optimizer steps.
+
+    Operations that were recorded before these steps keep the old content.
     """
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
@@ -125,7 +132,7 @@ class UpdatedContent(BlockContent):
         Args:
             before: the block content before the operation.
             tensor: the updated tensor.
-            rate: the distance that each number moves; None if it is not known.
+            rate: the distance by which each number moves; None if it is not known.
             is_of_mean: whether `rate` is divided by Adam's bias correction (with the usual decay) for the current step.
         """
         origin, updates, distance, steps = before, 0, 0.0, 0
@@ -139,14 +146,12 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that have changed the block's numbers by an unknown amount."""
+        """The number of optimizer operations that changed the numbers in the block by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The total amount by which optimizer operations with a known step size have changed each number in the
-        block.
-        """
+        """The total distance by which each number in the block has moved in optimizer operations with a known rate."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
-        """The number of weights for each output feature of the layer."""
+        """The number of weights that belong to each output feature of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
@@ -159,9 +164,10 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
     """Return the number of output features of a matrix product or convolution, and the number of adjacent elements that
-    belong to one feature, from a tensor's shape.
+    belong to one feature.
 
-    The features of a matrix product are its last dimension; those of a convolution are before height and width.
+    Both follow from the shape of the result. The features of a matrix product are its last dimension; those of a
+    convolution come before height and width.
     """
     in_memory = sorted(zip(stride, size, strict=True), reverse=True)
     sizes = [count for step, count in in_memory if step and count > 1]
@@ -183,7 +189,7 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all elements of the tensor use together."""
+        """The total bytes of all elements of the tensor."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
@@ -195,7 +201,7 @@ class TensorView:
         return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return the tensor at this position in a host storage; elements beyond the storage's end are zero."""
+        """Return the tensor at this position in a host storage. Elements beyond the storage's end are zero."""
         if self.end_bytes > storage.nbytes():
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
@@ -219,9 +225,7 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """A block content that a recorded operator call computes: the part of the storage that the call writes, and the
-    content of the rest.
-    """
+    """The part of a storage that a recorded operator call writes, and the content of the rest of the storage."""
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
@@ -237,18 +241,20 @@ class WrittenView:
         self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The index of the operator's result that is written, or the name of the argument that is written."""
+        """The index of the result that is written, or the name of the argument that is written."""
         self.base = base
-        """The content that the storage had before the call, if the call reads it or writes only a part of the
-        storage.
+        """The content of the storage before the call. It is set if the call reads this content or writes only a part of
+        the storage.
         """
         self.base_counts = base_counts
-        """Whether the result is at most as certain as the content that the storage had before the call."""
+        """Whether the content before the call lowers the certainty of the result."""
 
 
 @dataclass(slots=True, eq=False)
 class OperatorCall:
-    """A recorded operator call that has not run on the host yet; its GPU tensors are stored as `Operand` objects."""
+    """An operator call that was recorded and has not run on the host yet. Its GPU tensors are stored as `Operand`
+    objects.
+    """
 
     operator: Any
     arguments: Sequence[Any]
@@ -258,46 +264,49 @@ class OperatorCall:
 
 
 class UnseenWrites(Protocol):
-    """A counter of writes to GPU memory by threads whose operators are not intercepted."""
+    """Counts the writes to GPU memory by threads whose operators are not intercepted."""
 
     @property
     def value(self) -> int:
-        """The number of writes to GPU memory by threads whose operators are not intercepted."""
+        """The number of such writes so far."""
 
 
 class EmulatedDriver(Protocol):
-    """The functions of the emulated CUDA runtime that `ullage.gpu.values` needs; `ullage.gpu.emulator.library`
+    """The functions of the emulated CUDA runtime that `ullage.gpu.values` needs. `ullage.gpu.emulator.library`
     implements them.
     """
 
     def answer(self, number: int | None, /) -> None:
-        """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero
-        again.
-        """
+        """Set the number that the calling thread gets when it reads from the GPU. None: such reads return zero."""
 
     def remember_sent(self, *, on: bool) -> None:
-        """Keep a copy of the data that each thread last sent to the emulated GPU."""
+        """Start or stop keeping a copy of the data that each thread last sent to the emulated GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Pause or resume keeping the data that the calling thread sends to the emulated GPU."""
+        """Set whether the caller records the calling thread's copies to the GPU itself, so that they need not be
+        kept.
+        """
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Copy the data that the calling thread last sent to a GPU address to host memory at `destination`."""
+        """Take the data that the calling thread last sent to a GPU address, and write it to host memory at
+        `destination`.
+        """
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes to GPU memory by threads whose operators are not intercepted; the C function at address
-        `is_seen` returns whether a thread is intercepted.
+        """Count writes to GPU memory by threads whose operators are not intercepted.
+
+        The C function at the address `is_seen` returns whether a thread's operators are intercepted.
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Start or stop ignoring the calling thread's copies to GPU memory and fills of GPU memory."""
+        """Set whether copies to GPU memory and fills of GPU memory by the calling thread are ignored."""
 
 
 class BlockContents:
-    """The contents of all blocks of GPU memory, by address; a freed block has no content.
+    """The contents of all blocks of GPU memory, by address. A freed block has no content.
 
-    The Python object of a storage is never requested. If it exists, PyTorch counts one more reference to the storage,
-    and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
+    ullage never requests the Python object of a storage. If the object exists, PyTorch counts one more reference to the
+    storage, and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
     torch/csrc/autograd/input_buffer.cpp).
     """
 
@@ -317,8 +326,7 @@ class BlockContents:
             self._contents.pop(address, None)
 
     def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the address of a tensor's block of GPU memory, and the number of bytes from that address to the
-        tensor's end.
+        """Return the address of a tensor's block of GPU memory, and the number of bytes from there to the tensor's end.
 
         Raises:
             RuntimeError, NotImplementedError: the tensor does not have its own memory, such as a sparse tensor.
@@ -334,8 +342,8 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all block contents, from now on, when a thread whose operators are not intercepted writes to GPU
-        memory.
+        """Watch for writes to GPU memory by threads whose operators are not intercepted. After each such write, forget
+        all contents.
         """
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
@@ -352,7 +360,7 @@ class BlockContents:
         self._blocks.follow()
 
     def get(self, block: tuple[int, int]) -> BlockContent | None:
-        """Return the content of a block of GPU memory; None if no intercepted operator is known to have written it."""
+        """Return the content of a block of GPU memory. None: no intercepted operator is known to have written it."""
         self._follow()
         address, used = block
         content = self._contents.get(address)
@@ -361,7 +369,7 @@ class BlockContents:
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
-        """Set the content of a block of GPU memory; None means that the content is unknown."""
+        """Set the content of a block of GPU memory. None: the content is unknown."""
         self._follow()
         if content is None:
             self._contents.pop(block[0], None)
@@ -369,14 +377,16 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether a block without known content has not been written since it was allocated. Blocks that existed
-        when all contents were last forgotten do not count.
+        """Return whether a block without known content is as it was allocated, because nothing has written to it.
+
+        Return False for a block that already existed when all contents were last forgotten.
         """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
-        """Return the size in bytes of a block of GPU memory: the used bytes, unless the block is larger by more than
-        PyTorch's rounding.
+        """Return the size in bytes of a block of GPU memory.
+
+        This is the number of used bytes, unless the block is larger by more than PyTorch's rounding.
         """
         size = self._blocks.sizes.get(block[0], 0)
         return size if size - block[1] >= _ROUNDED_BYTES else block[1]

@@ -1,4 +1,5 @@
-"""Generate plausible random numbers for unknown values: standard normal, with the sign that the last operation gives.
+"""Generate plausible random numbers for unknown values. They are standard normal, with the sign that the last operation
+gives.
 
 The numbers depend only on the seed and on the serial number of the block content, so repeated reads return the same
 numbers.
@@ -13,14 +14,16 @@ import torch
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
 _DEEPEST: Final = 12
-"""The largest number of operations through which ullage traces back the sign of random numbers."""
+"""The largest number of operations through which ullage goes back to find the sign of random numbers."""
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
 _STEP: Final = 0.01
-"""The relative amount by which an optimizer operation is assumed to change numbers if the real amount is unknown."""
+"""The relative amount by which an optimizer operation is assumed to change a number, if the real amount is not
+known.
+"""
 _FARTHEST: Final = 0.3
-"""The largest relative amount by which optimizer operations are assumed to change numbers in total."""
+"""The largest relative amount by which all optimizer operations together are assumed to change a number."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
@@ -28,9 +31,9 @@ _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "nor
 class DrawLevel(NamedTuple):
     """The settings that all random values of one seed share.
 
-    If the settings were the same for all seeds, runs with random values would agree with each other more than with a
-    real run, because a sum over many random numbers is nearly the same in each run. So consecutive seeds have different
-    settings that cover what a real run may have.
+    A sum over many random numbers is nearly the same for each seed. If all seeds had the same settings, runs with
+    random values would agree with each other more than with a real run. So consecutive seeds have different settings,
+    which cover what a real run may have.
     """
 
     spread: float
@@ -41,14 +44,14 @@ class DrawLevel(NamedTuple):
     Mixtral.
     """
     scale: float
-    """The standard deviation of the random numbers that replace a matrix product; a freshly initialised output layer
-    has small numbers.
+    """The standard deviation of the random numbers that replace a matrix product. Some seeds have a small one,
+    because a freshly initialised output layer returns small numbers.
     """
     mean: float
-    """The deviation of the mean of many random numbers from its expected value, in units of the standard error."""
+    """The distance between the mean of many random numbers and the expected mean, in units of the standard error."""
     rate: float
-    """The factor by which a random number shrinks each time that the same source line reads it, so that a loop that
-    waits for it ends.
+    """The factor by which a random number shrinks each time the same source line reads it. So a loop that waits for a
+    small number ends.
     """
 
 
@@ -62,15 +65,15 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return the settings that all random values of a seed share; five consecutive seeds have five different
+    """Return the settings that all random values of a seed share. Five consecutive seeds have five different
     settings.
     """
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift the result of a random operator, so that its mean deviates as much as the mean may deviate by chance on a
-    real GPU.
+    """Shift the result of a random operator. Its mean then deviates as much as it may deviate by chance on a real
+    GPU.
     """
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
@@ -104,11 +107,11 @@ _KEEP: Final = frozenset(
         *("mul_", "div_", "expand", "repeat", "squeeze", "where", "masked_fill", "avg_pool2d", "clamp"),
     )
 )
-"""Operations whose results have the same sign as their operands if all operands have the same sign."""
+"""Operations that keep the sign: if all operands have the same sign, the results have this sign."""
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
-    """Return the sign of the numbers in a block of GPU memory, derived from the operations that compute them."""
+    """Return the sign of the numbers in a block of GPU memory. It is derived from the operations that compute them."""
     if isinstance(content, UpdatedContent):
         return sign_of(content.origin, depth)
     call = content.call
@@ -147,7 +150,9 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory with values for an unknown block content: random numbers for floats, zeros for other types."""
+    """Return host memory with values for an unknown content of a block. Floats are random numbers, and other types are
+    zeros.
+    """
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -165,10 +170,9 @@ def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
 def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) -> torch.UntypedStorage:
     """Return the bytes of a block's content after optimizer steps.
 
-    Gradients of a tensor are correlated: its numbers grow or shrink together, and the weights of one output move alike,
-    because their inputs are positive or have a nonzero mean. Every step moves them in the same direction, so a few
-    steps shift all scores of an output. Adam moves each number by about the learning rate per step, however small the
-    gradient.
+    Gradients of a tensor are correlated, because the inputs are positive or have a nonzero mean. So the weights of one
+    output grow or shrink together. Every step moves them in the same direction, so a few steps shift all scores of an
+    output. Adam moves each number by about the learning rate per step, however small the gradient is.
     """
     numbers = torch.empty(0, dtype=content.dtype)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))
@@ -190,8 +194,8 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Change standard normal numbers so that they have the sign and the approximate size that the last operation on the
-    block gives its results.
+    """Give standard normal numbers the sign and the approximate size that results of the last operation on the block
+    have.
     """
     level = level_of(seed)
     count = len(numbers)
@@ -221,7 +225,7 @@ def _softmax(
 ) -> torch.Tensor | None:
     """Return random numbers that sum to one along the dimension of a softmax.
 
-    The columns of a matrix product are correlated, so some positions along this dimension are large in all rows.
+    The columns of a matrix product are correlated. So some positions along this dimension are large in all rows.
     """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
@@ -239,7 +243,7 @@ def _softmax(
 
 
 def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
-    """Return the typical size of a sum, norm or mean of standard normal numbers."""
+    """Return the typical absolute value of a sum, norm or mean of standard normal numbers."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):
         return 1.0

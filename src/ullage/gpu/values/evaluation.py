@@ -1,4 +1,4 @@
-"""Code that runs the recorded operations that lead to a value on the host's CPU, when the value is needed."""
+"""Run, on the CPU, the recorded operations that lead to a GPU value. They run when the value is needed."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +25,19 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The largest float tensor, in bytes, whose values are kept on the host; a larger one is computed only for a
-decision.
+"""The size in bytes up to which the values of a float tensor are kept on the host. A larger tensor is computed only if
+one of its values decides something.
 """
 WHOLE_BYTES: Final = 64 * MIB
-"""The largest tensor of integers or booleans, in bytes, whose values are kept on the host."""
+"""The size in bytes up to which the values of a tensor of integers or booleans are kept on the host."""
 _MADE_BYTES: Final = 256 * MIB
-"""The largest size, in bytes, of the results of an operation that runs on the host."""
+"""The largest total size, in bytes, of the results of an operation that runs on the host."""
 _DRAWN_BYTES: Final = 512 * MIB
-"""The largest tensor of random values, in bytes, that is generated on the host for a decision."""
+"""The size in bytes up to which a tensor of random values is generated on the host to decide something."""
 _LEFT: Final = 8
-"""The number n such that 1/n of the host memory budget for values stays free for computing values."""
+"""One n-th of the host memory budget for values stays free for computations. This number is n."""
 _SMALL_BYTES: Final = 64 * KIB
-"""The size in bytes up to which a tensor's values may also use half of the part of the budget that stays free.
+"""The values of a tensor with at most this number of bytes may use half of the part of the budget that stays free.
 
 So sizes, flags and settings stay known when weights have filled the rest of the budget. An example is the JSON that
 bitsandbytes reads back for each of its 4-bit weights.
@@ -50,15 +50,15 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Temporary host memory for block contents, which is kept only while a GPU value is computed on the CPU."""
+"""Host memory for block contents that is kept only while one GPU value is computed."""
 
 
 class EvaluationError(Exception):
-    """The exception for a GPU value that cannot be computed on the host."""
+    """Raised if a GPU value cannot be computed on the host."""
 
 
 class Evaluation:
-    """The evaluation of the contents of GPU memory blocks on the host, within limits of size and memory."""
+    """Computes the contents of GPU memory blocks on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
@@ -69,18 +69,18 @@ class Evaluation:
         """The bytes of temporary host memory, which exists only while a value is computed."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
-        """Operations that the host could not run, each with the first line of its error."""
+        """Maps each operation that the host could not run to the first line of its error."""
         self.routing = routing
 
     # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return the largest tensor of a data type, in bytes, whose values are kept on the host."""
+        """Return the size in bytes up to which the values of a tensor with this data type are kept on the host."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether values of this size may be kept in the host memory budget, a part of which stays free for
-        computing values.
+        """Return whether the host memory budget has room for values of this size. A part of the budget stays free for
+        the computation of values.
         """
         left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
         return self.kept_bytes + size_bytes <= self.budget_bytes - left
@@ -89,7 +89,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep the bytes of a block's content on the host for as long as the `BlockContent` object exists."""
+        """Keep the bytes of a block's content on the host while the `BlockContent` object exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -107,7 +107,7 @@ class Evaluation:
 
     @contextmanager
     def _passing(self) -> Iterator[Passing]:
-        """Return a context for temporary values, which use host memory only while one value is computed."""
+        """Return a context for temporary values. They use host memory only while one value is computed."""
         passing: Passing = {}
         try:
             with on_the_host():
@@ -151,12 +151,12 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute the content of a block now, so that the earlier contents that it is computed from can be dropped."""
+        """Compute the content of a block now, so that the earlier contents from which it is computed can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Return the bytes of a block's content; if they are too large to be kept, they stay in `passing` during the
+        """Return the bytes of a block's content. If they are too large to be kept, they stay in `passing` during the
         computation.
         """
         if (found := _found(content, passing)) is not None:
@@ -187,7 +187,8 @@ class Evaluation:
         return [*(operand.content for operand in operands_in(call)), *bases]
 
     def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Compute a block content from the contents that it depends on, or generate random values for it.
+        """Compute a block content from the contents that it depends on. If that is not possible, generate random values
+        for it.
 
         Raises:
             EvaluationError: the block content cannot be computed.
@@ -218,10 +219,10 @@ class Evaluation:
             self._pass(content, found, passing)
 
     def _can_run(self, call: OperatorCall) -> bool:
-        """Return whether an operation is within the limits for running on the host.
+        """Return whether an operation is small enough to run on the host.
 
-        Floats are not computed from floats that are too large. Custom operators of packages do not run on large floats
-        either: quantising gigabytes of weights on the host would take minutes.
+        Floats are not computed from floats that are too large. Custom operators of packages do not run on large floats,
+        because quantising gigabytes of weights on the host would take minutes.
         """
         made = [content for target in call.targets if (content := target.content()) is not None]
         made_bytes = sum(content.bytes for content in made)
@@ -238,7 +239,7 @@ class Evaluation:
     # ---- running operations
 
     def _run(self, call: OperatorCall, passing: Passing) -> None:
-        """Run a recorded operation on the host, and store the bytes of its results; if it fails, the results become
+        """Run a recorded operation on the host, and store the bytes of its results. If it fails, the results become
         unknown.
         """
         written: dict[str, torch.UntypedStorage] = {}
@@ -261,7 +262,7 @@ class Evaluation:
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Lower the certainty of an operation's results to the certainty of its inputs."""
+        """Make the results of an operation no more certain than its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -318,7 +319,9 @@ class Evaluation:
     def _writable(
         self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
-        """Return a host tensor into which an operation writes its result: a view of a separate copy of the memory."""
+        """Return a host tensor into which an operation writes its result. It is a view of a separate copy of the
+        memory.
+        """
         content = target.content()
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:
@@ -333,14 +336,15 @@ class Evaluation:
         return (self.seed * 7_368_787 + first) % (1 << 62)
 
     def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
-        """Return a separate random generator for one operator call, because the script's threads may use the default
-        generator meanwhile.
+        """Return a separate random generator for one operator call.
+
+        The script's threads may use the default generator during the call.
         """
         return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
 
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
-        """Seed the default random generator for one operator call, and restore the generator's state afterwards."""
+        """Seed the default random generator for one operator call, and restore its state after the call."""
         if not call.is_random or takes_generator(call.operator):
             yield
             return
@@ -354,7 +358,7 @@ class Evaluation:
 
 
 def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
-    """Return the bytes of a block's content if they have been computed already; otherwise None."""
+    """Return the bytes of a block's content; None if they have not been computed."""
     if content.value is not None:
         return content.value
     if not content.bytes:  # An empty content is always known.
@@ -377,7 +381,7 @@ def takes_generator(operator: Any) -> bool:
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the lowest certainty among the tensor arguments of an operator call."""
+    """Return the certainty of the least certain tensor argument of an operator call."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
@@ -394,7 +398,7 @@ def operands_in(call: OperatorCall) -> Iterator[Operand]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Run PyTorch operators on the host as usual: without gradients, autocast, the user's dispatch modes or ullage's
+    """Run PyTorch operators on the host without gradients, autocast, the user's dispatch modes and ullage's
     interception.
     """
     with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):

@@ -1,7 +1,7 @@
 """Remove ullage's own frames from the stacks in PyTorch's memory snapshots.
 
-Operators are run by ullage's Python kernels, and PyTorch's memory history would record these frames. A stack would
-begin with ullage's lines, and a stack of an autograd thread, which has no Python frames, would get some.
+ullage's Python kernels run the operators, so PyTorch's memory history would record their frames. A stack would begin
+with ullage's lines. A stack of an autograd thread has no Python frames, but would get ullage's.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 @cache
 def hide_own_frames() -> None:
-    """Remove ullage's stack frames from every memory snapshot that this process takes from now on, including the
-    script's own snapshots.
+    """Remove ullage's stack frames from every later memory snapshot of this process, including the script's own
+    snapshots.
     """
     original = torch._C._cuda_memorySnapshot
     torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
@@ -36,8 +36,8 @@ def _hidden(snapshot: Any) -> Any:
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the stack frames, innermost first, without ullage's frames and without PyTorch's operator calls made by
-    ullage.
+    """Return the stack frames, innermost first. Leave out ullage's frames and the PyTorch operator calls that ullage
+    made.
     """
     own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):

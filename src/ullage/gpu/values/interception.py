@@ -1,6 +1,4 @@
-"""The interception of every operator that the script runs on the GPU; the operator is passed to the code that records
-or answers it.
-"""
+"""Intercept every operator that the script runs on the GPU, and pass it to the code that records or answers it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -22,29 +20,27 @@ from ullage.gpu.values.writes import WRITES_UNSAID, Writes
 
 _SEVERAL: Final = frozenset((tuple, list))
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
-"""Operators whose sparse results consist of tensors that ullage already knows: their arguments, or results of other
+"""Operators whose sparse results consist of tensors that ullage already knows: their arguments, or the results of other
 intercepted operators.
 """
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
-"""Operators whose results, if they are sparse tensors in COO format, consist of tensors that ullage already knows;
-other sparse formats do not.
+"""Operators whose sparse results in COO format consist of tensors that ullage already knows. In other sparse formats
+they do not.
 """
 _MOST_BYTES: Final = 1 << 20
-"""The size in bytes above which ullage takes a collective's tensor for data, not for a size or a message."""
+"""A tensor of a collective with more bytes than this counts as data, and not as a size or a message."""
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives after which ullage keeps the values that a rank's tensor had before; for a sum of floats, these values
-remain plausible.
+"""Collectives after which ullage keeps the values that a rank's tensor had before. These values remain plausible even
+for a sum of floats.
 """
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
-    """The interception that records what operators write to GPU memory, and answers what operators read from GPU
-    memory.
-    """
+    """Records what operators write to GPU memory, and answers what operators read from it."""
 
     def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
@@ -66,8 +62,8 @@ class Interception(Watch):
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
-        """Functions, by operator name, that handle an operator that writes nothing and has a GPU tensor as its first
-        argument.
+        """Maps operator names to the functions that handle them. These operators write nothing, and their first
+        argument is a GPU tensor.
         """
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -85,8 +81,9 @@ class Interception(Watch):
         return self._run_and_note(op)
 
     def _multiply(self, op: Invocation) -> Any:
-        """Run a matrix product on the emulated GPU, and record it if it is small. Products in a backward pass are never
-        recorded, because they decide nothing.
+        """Run a matrix product on the emulated GPU, and record it if it is small.
+
+        Products in a backward pass are never recorded, because they decide nothing.
         """
         result = op.run()
         if result.layout != torch.strided:
@@ -105,9 +102,7 @@ class Interception(Watch):
         return result
 
     def _count_sparse(self, op: Invocation) -> Any:
-        """Run an operator; if its result is a sparse tensor, compute the number of elements of the result from the
-        arguments.
-        """
+        """Run an operator. If its result is a sparse tensor, compute the number of its elements from the arguments."""
         if is_counted(op.plan.name, op.arguments):
             return self._answers.counted_of_sparse(op)
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
@@ -134,7 +129,7 @@ class Interception(Watch):
         return result
 
     def stop(self) -> None:
-        """Stop recording operators in all threads, and free the memory of the recorded operators."""
+        """Stop recording operators in all threads, and free the memory that the records use."""
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
@@ -173,8 +168,8 @@ def note_collective(
 
 
 def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a collective's output, computed from this rank's input; the output may have as many, fewer
-    or more elements.
+    """Compute the values of a collective's output from this rank's input. The output may have a different number of
+    elements.
     """
     sent, wanted = value.numel(), output.numel()
     flat = value.reshape(-1)

@@ -1,7 +1,8 @@
 """Guess from a script's source whether it reads GPU values that decide something.
 
-If it does not seem to, values are not tracked from the start, because tracking slows every operation down. If the
-script reads such a value anyway, ullage notices it and starts the run again. So any doubt counts as reading.
+If it does not seem to read any, values are not tracked from the start, because tracking makes every operation slower.
+If the script reads such a value anyway, ullage notices it and starts the run again. When in doubt, the guess is that
+the script reads values.
 """
 
 import ast
@@ -23,26 +24,25 @@ _READING: Final = frozenset(
         "unique_consecutive",
     }
 )
-"""Names of functions, classes and modules that read numbers from the GPU, or that return as many elements as a
-condition selects.
+"""Names of functions, classes and modules that read numbers from the GPU or return a number of elements that depends on
+a condition.
 """
 _MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
 _KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
 _DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
-"""Names of functions that may fail when they are called a second time; a script that calls them cannot simply be run
+"""Names of functions that may fail when they are called a second time. A script that calls them cannot just be run
 again.
 """
 _PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
-"""Packages for which ullage checks the names that a script uses from them, to find out whether the script reads GPU
-values.
-"""
+"""The packages for which ullage knows which names read GPU values. ullage looks for these names in the script."""
 _MOST_FILES: Final = 20
 _MOST_CHARACTERS: Final = 400_000
 
 
 def seems_to_read_none(script: Path) -> bool:
-    """Return whether neither a script, nor the files next to it that it imports, appear to read a GPU value that may
-    change what the script does.
+    """Return whether a script seems to read no GPU value that may change what the script does.
+
+    The files next to the script that it imports are checked, too.
     """
     waiting, seen, left = [script], {script}, _MOST_CHARACTERS
     while waiting:
@@ -70,7 +70,7 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level name of every module that a script imports; "" for a relative import."""
+    """Yield the top-level name of every module that a script imports. Yield "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -115,5 +115,5 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Return whether a function call in a script may reduce a tensor to one number."""
+    """Return whether a function call may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

@@ -1,7 +1,7 @@
 """Messages between ranks: sizes, objects and other integers that one rank sends and another rank reads.
 
 Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
-read: on a real GPU, too, a rank posts a receive long before its neighbour sends.
+read. On a real GPU, a rank also starts to wait long before its neighbour sends.
 """
 
 import ctypes
@@ -24,26 +24,26 @@ from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
 _MOST_BYTES: Final = 16 * MIB
-"""The size in bytes above which a tensor of integers is not sent to other ranks."""
+"""A tensor of integers with more bytes than this is not sent to other ranks."""
 _MOST_DRAWN_BYTES: Final = 64 * KIB
-"""The size in bytes above which a tensor of random integers is not sent to other ranks, because its numbers are not
+"""A tensor of random integers with more bytes than this is not sent to other ranks, because its numbers are not
 sizes.
 """
 _MOST_COUNTED_BYTES: Final = 4 * KIB
-"""The largest float tensor with known values, in bytes, that counts as a flag or a count in a collective."""
+"""A float tensor with known values and at most this number of bytes counts as a flag or a count in a collective."""
 _NOTHING: Final = b""
 
 
 class _Deferred:
-    """A recorded operation of ullage itself, with the interface of a PyTorch operator; when it runs, it writes its
-    first argument.
+    """An operation of ullage itself that is recorded like a PyTorch operator. When it runs, it writes its first
+    argument.
     """
 
     _overloadname = ""
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Make the results of this operation at most as certain as `certainty`."""
+        """Make the results of this operation no more certain than `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)
@@ -51,9 +51,7 @@ class _Deferred:
 
 @dataclass(eq=False, repr=False)  # The awaited data may be large, so leave it out of repr().
 class _Received(_Deferred):
-    """An operation that waits for messages from other ranks when its result is needed, and writes them to its first
-    argument.
-    """
+    """Waits for messages from other ranks when its result is needed, and writes them to its first argument."""
 
     _schema = SimpleNamespace(name="ullage::received")
 
@@ -77,9 +75,7 @@ class _Received(_Deferred):
 
 @dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
-    """An operation that computes a reduction over ranks from this rank's tensor, as if every rank had the same
-    values.
-    """
+    """Computes a reduction over ranks from this rank's tensor, as if every rank had the same values."""
 
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
@@ -99,17 +95,17 @@ class _Awaited:
     """The messages from other ranks that together become the values of a tensor."""
 
     keys: Sequence[tuple[str, int]]
-    """The key of each message, and the number of the rank that sends the message."""
+    """The key of each message, and the rank that sends the message."""
     instead: bytes = _NOTHING
-    """This rank's own message, which replaces a message that another rank does not send."""
+    """This rank's own message. It is used if another rank does not send a message."""
     operation: str = ""
-    """The name of the reduction over the messages of the ranks, such as "MAX"; empty if the messages are
+    """The name of the reduction over the ranks' messages, such as "MAX". It is empty if the messages are
     concatenated.
     """
 
 
 class RankMessages:
-    """The messages of this rank: they are sent when a torch.distributed operator runs, and received when their values
+    """The messages of this rank. They are sent when a torch.distributed operator runs, and received when their values
     are read.
     """
 
@@ -120,7 +116,7 @@ class RankMessages:
         self.are_used = False
         """Whether this rank has sent or received any message from other ranks."""
         self.largest_not_asked = 0
-        """The size of the largest process group in which this rank's own numbers replaced those of other ranks."""
+        """The largest process group, in ranks, in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -141,7 +137,7 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive the messages for an operator such as "c10d::send"; return False if the operator needs no
+        """Send and receive the messages for an operator such as "c10d::send". Return False if the operator needs no
         messages.
         """
         handler = self._handlers.get(name.partition("::")[2])
@@ -153,7 +149,7 @@ class RankMessages:
             return False
 
     def end(self) -> None:
-        """Announce to the other running ranks that this rank sends no more messages."""
+        """Tell the other ranks that this rank sends no more messages."""
         if self.are_used and isinstance(self.post, StorePost):
             with suppress(RuntimeError, ValueError):  # The script has already left its process group.
                 self.post.end()
@@ -243,7 +239,9 @@ class RankMessages:
         return self._reduce(tensors, Team(group), operation_of(operation), root)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
-        """Reduce tensors over the ranks of a process group; with a root, only the root rank receives the result."""
+        """Reduce tensors over the ranks of a process group. If there is a root, only the root rank receives the
+        result.
+        """
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
             if not self._are_ours(tensor):
@@ -261,8 +259,9 @@ class RankMessages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part of a tensor (all-to-all); without messages, the part that this rank sends to itself
-        replaces the other ranks' parts.
+        """Send each rank its part of a tensor (all-to-all).
+
+        Without messages, the part that this rank sends to itself replaces the other ranks' parts.
         """
         team = Team(group)
         if not self._is_of_our_kind(sent):
@@ -296,10 +295,10 @@ class RankMessages:
     # ---- one tensor
 
     def _asks_all(self, team: Team) -> bool:
-        """Return whether all ranks of a process group exchange messages; if not, note the group's size if the script
-        itself made the call.
+        """Return whether all ranks of a process group exchange messages.
 
-        DDP also uses a gather to compare the shapes of its parameters, and those numbers decide nothing.
+        If they do not and the script itself made the call, the size of the group is noted. DDP compares the shapes of
+        its parameters with a gather, and those numbers decide nothing.
         """
         if team.size <= self.post.largest_team:
             return True
@@ -308,8 +307,9 @@ class RankMessages:
         return False
 
     def _key(self, team: Team, kind: str) -> str:
-        """Return a message key that is equal for sender and receiver: the process group, the kind of message, and its
-        running number in the group.
+        """Return a message key that is equal for sender and receiver.
+
+        It contains the process group, the kind of message, and the message's running number in the group.
         """
         with self._lock:
             number = self._counts[team.name, kind]
@@ -317,7 +317,9 @@ class RankMessages:
         return f"ullage/{team.name}/{kind}/{number}"
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
-        """Send the values of a tensor to the other ranks, or the fact that they are unknown; return the message."""
+        """Send the values of a tensor to the other ranks, and return the message. If the values are unknown, the
+        message says so.
+        """
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
@@ -332,13 +334,13 @@ class RankMessages:
         return message
 
     def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
-        """Set a tensor's values to those of the awaited messages; the wait happens when the tensor is read.
+        """Set a tensor's values to those of the awaited messages. The wait happens when the tensor is read.
 
         Args:
             tensor: the tensor that receives the values.
             awaited: the messages.
-            may_keep: whether a rank that runs alone keeps its own values if they are not all equal. A broadcast is used
-                to make random states equal, and any state will do.
+            may_keep: whether a rank that runs alone keeps its own values if they are not all equal. Scripts use a
+                broadcast to make random states equal, and any state will do.
         """
         if not self._is_ours(tensor):
             if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
@@ -356,8 +358,9 @@ class RankMessages:
             self._received.add(content)
 
     def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
-        """Set a tensor's values to those of another tensor, repeated `times` times, with at most the given
-        certainty.
+        """Set a tensor's values to those of another tensor, repeated `times` times.
+
+        The values become at most as certain as `certainty`.
         """
         if not output.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
@@ -372,7 +375,7 @@ class RankMessages:
         self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
-        """Set a tensor's values to the result of a reduction over `ranks` ranks, all with this rank's values."""
+        """Set a tensor's values to the result of a reduction over `ranks` ranks that all have this rank's values."""
         if tensor.is_cuda:
             notes = self._notes
             own: Operand = notes.operand(tensor)
@@ -383,7 +386,7 @@ class RankMessages:
             tensor.copy_(_of_alike(tensor, ranks, operation))
 
     def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
-        """Record that an operation will write the values of a tensor when these values are needed."""
+        """Record that an operation will write the values of a tensor when they are needed."""
         contents: BlockContents = self._notes.contents
         before = self._notes.operand(tensor).content
         call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
@@ -397,26 +400,27 @@ class RankMessages:
         contents.put(contents.block_of(tensor), None)
 
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
-        """Return whether a float tensor is a flag or a count, which is sent to other ranks; gradients and losses are
-        random values and stay plausible.
+        """Return whether a float tensor is a flag or a count. Such tensors are sent to other ranks.
+
+        Gradients and losses are not sent, because they are random values that stay plausible.
         """
         if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
             return False
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Return whether tensors, or lists of tensors, are sent to other ranks as ullage's messages."""
+        """Return whether ullage sends all of these tensors, or lists of tensors, to other ranks."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is sent to other ranks as a message of ullage: it has integers, and is neither empty
-        nor too large.
+        """Return whether ullage sends a tensor to other ranks. It does so if the tensor has integers and is neither
+        empty nor too large.
         """
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Return whether a tensor is of a kind that ullage sends to other ranks if it is neither empty nor too large;
-        the answer is equal on all ranks.
+        """Return whether ullage sends tensors of this kind to other ranks, whatever their size. All ranks get the same
+        answer.
 
         If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
         """
@@ -425,10 +429,10 @@ class RankMessages:
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a rank's own values of a tensor that is broadcast; None if the tensor is only a buffer for values from
-        another rank.
+        """Return a rank's own values of a tensor that is broadcast. None: the tensor is only a buffer for another
+        rank's values.
 
-        A single number, or equal numbers, cannot be a random state: scripts initialise such buffers with 0 or -1.
+        A single number, or equal numbers, cannot be a random state. Scripts initialise such buffers with 0 or -1.
         """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
@@ -438,8 +442,7 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages from other ranks; return their bytes, concatenated or reduced, and how certain the values
-        are.
+        """Wait for messages from other ranks. Return the resulting values and their certainty.
 
         Raises:
             EvaluationError: a message did not arrive, or its values are unknown.
@@ -464,8 +467,8 @@ class RankMessages:
 
 
 def _is_told(tensor: Any) -> bool:
-    """Return whether a tensor has integers or booleans, which may determine the size of an allocation and are therefore
-    sent to other ranks.
+    """Return whether a tensor has integers or booleans. Such values are sent to other ranks, because they may determine
+    the size of an allocation.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
@@ -473,8 +476,8 @@ def _is_told(tensor: Any) -> bool:
 
 
 def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
-    """Return the reduction over `ranks` tensors that are all equal to this tensor; the tensor itself if the operation
-    is unknown.
+    """Return the reduction over `ranks` tensors that are all equal to this tensor. If the operation is unknown, return
+    the tensor itself.
     """
     return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 

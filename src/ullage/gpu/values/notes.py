@@ -1,5 +1,4 @@
-"""The record of operators: their arguments as they are when the operator runs, and the operation that computes the
-content of each block.
+"""Record operators: their arguments at the time of the call, and which operation computes the content of each block.
 
 Numbers are assumed to be finite, unless a script has put infinities among them.
 """
@@ -28,29 +27,29 @@ from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.sparse import made_of, parts_of
 
 _DEEPEST: Final = 192
-"""The longest recorded chain of operations; beyond this length, a value is computed, or is replaced by random values
-when it is needed.
+"""The longest chain of operations that is recorded. The values of a longer chain are computed at once, or random values
+replace them when they are needed.
 
-In a mixture-of-experts model, there are about 60 operations between two choices of experts, including the operations of
-the experts themselves in sequence.
+In a mixture-of-experts model, there are about 60 operations between two choices of experts. This includes the
+operations of the experts, which run one after another.
 """
 _DRAWN_BYTES: Final = 256 << 10
-"""The size in bytes up to which random values are computed as soon as their chain of operations is too long, so that
-bounds on these values (such as a box inside its image) stay true.
+"""Random values with at most this number of bytes are computed as soon as their chain of operations is too long. So
+bounds on these values stay true, for example that a box is inside its image.
 """
 _FAR_BACK: Final = 12
 _FILL: Final = torch.ops.aten.full.default
 
 
 class Notes:
-    """A record of the contents of GPU memory, stored as operations that have not run on the host yet."""
+    """A record of the contents of GPU memory. It consists of operations that have not run on the host yet."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
         self.contents = BlockContents()
         """The contents of GPU memory."""
         self.is_recording_a_graph = False
-        """Whether a CUDA graph is being captured; memory that is written during the capture is written again at each
+        """Whether a CUDA graph is being captured. Memory that is written during the capture is written again at each
         replay.
         """
         self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
@@ -105,8 +104,8 @@ class Notes:
         )
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
-        """Return the certainty of an operator call's results, and the length of the longest chain of operations that
-        leads to them.
+        """Return the certainty of an operator call's results, and the length of the longest chain of operations before
+        them.
         """
         certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # if all arguments are known
         if plan.is_random:
@@ -143,7 +142,7 @@ class Notes:
                     self.unseen(result)
 
     def product(self, op: Invocation, result: Any) -> None:
-        """Record a matrix product. The result counts as random even if the arguments are known."""
+        """Record a matrix product. Its result counts as random even if its arguments are known."""
         try:
             call = self.call(op)
             _, depth = self.standing(call, op.plan)
@@ -195,7 +194,7 @@ class Notes:
                 content.depth = 0
 
     def keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Set the values of a GPU tensor; the rest of the tensor's memory block keeps its content."""
+        """Set the values of a GPU tensor. The rest of its memory block keeps its content."""
         evaluation, contents = self.evaluation, self.contents
         block = contents.block_of(tensor)
         before = contents.get(block)
@@ -224,8 +223,9 @@ class Notes:
         return value, operand.content.certainty
 
     def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a sparse GPU tensor as a host tensor with the same values, and the certainty of its indices; None if
-        they cannot be computed.
+        """Return a host tensor with the values of a sparse GPU tensor, and the certainty of its indices.
+
+        None: they cannot be computed.
         """
         parts = parts_of(sparse)
         found = [each for each in map(self.held, parts) if each is not None and each[1] != Certainty.UNKNOWN]
@@ -236,7 +236,7 @@ class Notes:
         return None
 
     def keep_sparse(self, sparse: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Set the values of the tensors that a sparse GPU tensor consists of."""
+        """Set the values of the tensors of which a sparse GPU tensor consists."""
         for part, each in zip(parts_of(sparse), parts_of(value), strict=True):
             if part.numel() and part.size() == each.size():
                 self.keep(part, each, certainty if not part.is_floating_point() else max(certainty, Certainty.DRAWN))
@@ -288,14 +288,18 @@ def is_opaque(tensor: torch.Tensor) -> bool:
 
 
 def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
-    """Return the block content for memory that was written without interception, so that its values are unknown."""
+    """Return the content for memory that was written without interception. Its values are unknown."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
-    """Return the block content for memory without recorded content; with `is_new`, the memory has not been written
-    since its allocation.
+    """Return the content for memory without recorded content.
+
+    Args:
+        size_bytes: the size of the memory.
+        tensor: a tensor in the memory.
+        is_new: whether nothing has written to the memory since it was allocated.
     """
     content = unknown(size_bytes, tensor.dtype)
     content.is_unwritten = is_new
@@ -305,8 +309,9 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:
-    """Return the arguments of `torch.full` that replace an operator which tests whether numbers are finite; None for
-    any other operator.
+    """Replace an operator that tests whether numbers are finite: return the arguments of `torch.full` for its result.
+
+    None: the operator is a different one.
     """
     name = call.operator._schema.name
     arguments = call.arguments
@@ -329,8 +334,9 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    """Return whether a script has put infinities into a block content, as far back as the operations that compute it
-    are recorded.
+    """Return whether a script has put infinities into a block content.
+
+    Only the recorded operations that compute the content are checked.
     """
     call = content.call
     if content.value is not None:

@@ -1,6 +1,4 @@
-"""The properties of an operator that matter for tensor values, read once from its schema, and the test for small
-products.
-"""
+"""The properties of an operator that matter for tensor values. Each is read once from the operator's schema."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -28,7 +26,7 @@ _PASSED: Final = frozenset(
         *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
     )
 )
-"""Operators that change no values, such as views; the dispatcher runs them without calling Python."""
+"""Operators that change no values, such as views. The dispatcher runs them without calling Python."""
 HEAVY: Final = frozenset(
     (
         *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
@@ -43,9 +41,7 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Matrix products and convolutions, which the dispatcher runs without calling Python, except small ones and in mode
-"all".
-"""
+"""Matrix products and convolutions. The dispatcher runs large ones without calling Python, except in mode "all"."""
 # Small products and convolutions are computed on demand from their inputs, so that results are consistent with each
 # other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
 # weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
@@ -57,22 +53,22 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""The positions of the two factors among the arguments of a matrix product or convolution."""
+"""The positions of the two factors in the argument list of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
-"""The number of multiplications above which random values replace a matrix product; the host would need more than about
-ten milliseconds for it.
+"""A matrix product with more multiplications than this is replaced by random values. The host would need more than
+about ten milliseconds for it.
 """
 NARROW: Final = frozenset((torch.float16, torch.bfloat16))
-"""Floating-point types with which a CPU computes slowly."""
+"""Floating-point types with which a CPU is slow."""
 
 _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
-"""Operators that are intercepted themselves although they have no CUDA kernel.
+"""Operators that are intercepted as a whole although they have no CUDA kernel.
 
-Distances run on the host as a whole. If the host computed distances through a matrix product of random values, they
-would be the roots of negative numbers.
+An example is `_euclidean_dist`. If the host computed distances through a matrix product of random values, it would take
+the roots of negative numbers.
 """
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
@@ -90,7 +86,7 @@ _CLOSED: Final = frozenset(
 )
 """Operators inside which other operators must not be intercepted.
 
-These operators wrap a number in a GPU tensor that PyTorch cannot pass to Python (`toPyObject` in
+These operators wrap a number in a GPU tensor. PyTorch cannot pass this tensor to Python (`toPyObject` in
 torch/csrc/jit/python/pybind_utils.cpp).
 """
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
@@ -106,9 +102,7 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
 
 
 def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the argument at one of the positions or names in `OperatorPlan.written`; None if the argument was
-    omitted.
-    """
+    """Return the argument at a position or a name from `OperatorPlan.written`. None: the argument was omitted."""
     return arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
 
 
@@ -126,46 +120,46 @@ class OperatorPlan:
         places = [(str(number), each) for number, each in enumerate(schema.arguments) if not each.kwarg_only]
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
-        """The positions of tensor arguments, at which a script may pass a Python number that PyTorch wraps in a
-        tensor.
+        """The positions of tensor arguments for which a script may pass a Python number. PyTorch wraps such a number in
+        a tensor.
         """
         self.is_closed = operator.name() in _CLOSED
         """Whether the operators inside this operator must not be intercepted."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
-        """The arguments that the operator writes: the position of each argument, or its name if it is keyword-only."""
+        """The arguments that the operator writes. Each is given by its position, or by its name if it is
+        keyword-only.
+        """
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
         self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
-        """Whether the operator consists of other operators that ullage intercepts themselves, or returns a view."""
+        """Whether the operator consists of other operators that ullage intercepts, or returns a view."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether the operator works on lists of tensors, such as all parameters of an optimizer at once."""
         self.is_foreign = is_foreign(self.name)
-        """Whether a script or a library defines the operator; its CPU kernel is assumed to compute the same as its CUDA
+        """Whether a script or a library defines the operator. Its CPU kernel is assumed to compute the same as its CUDA
         kernel.
         """
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
-        """Return the overload of an operator that accepts these arguments when it is called through the full
-        dispatcher.
-        """
+        """Return the overload of an operator that accepts these arguments in a call through the full dispatcher."""
         places = self.numbers_in(arguments)
         return self.with_numbers(operator, places) or operator if places else operator
 
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Return the argument positions at which a script passed a number in place of a tensor, and PyTorch wrapped the
-        number in a tensor.
+        """Return the positions of the arguments for which the script passed a number and PyTorch wrapped it in a
+        tensor.
         """
         return tuple(
             place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
-        """Return the operator or an overload that accepts numbers at these argument positions; None if there is
+        """Return the operator, or an overload of it, that accepts numbers at these argument positions. None: there is
         none.
         """
         if places not in self._with_numbers:
@@ -174,12 +168,12 @@ class OperatorPlan:
 
 
 plan_of: Final = cache(OperatorPlan)
-"""A function that returns the `OperatorPlan` of an operator; each plan is made once."""
+"""Returns the `OperatorPlan` of an operator. Each plan is made once."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
-    """Return the operator, or an overload of it, that accepts numbers in place of tensors at some argument positions;
-    None if there is none.
+    """Return the operator, or an overload of it, that accepts numbers at these argument positions. None: there is
+    none.
     """
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
@@ -202,7 +196,7 @@ def is_foreign(name: str) -> bool:
 
 
 def composites() -> frozenset[str]:
-    """Return the names of all composite operators, in one query; a query for each operator would take ten times as
+    """Return the names of all composite operators with one query. A query for each operator would take ten times as
     long.
     """
     names = torch._C._dispatch_get_registrations_for_dispatch_key
@@ -221,7 +215,7 @@ def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bo
 
 
 def is_composite(name: str) -> bool:
-    """Return whether an operator consists of other operators, each of which ullage intercepts itself."""
+    """Return whether an operator consists of other operators that ullage intercepts one by one."""
     if name in _CLOSED:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -231,8 +225,8 @@ def is_composite(name: str) -> bool:
 
 
 def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_bytes: int) -> bool:
-    """Return whether a matrix product is computed on the host: it has few multiplications, and its floats are small
-    enough to be kept.
+    """Return whether the host computes a matrix product. It does if the product has few multiplications and its floats
+    are small enough to be kept.
     """
     first, second = (arguments[place] for place in _FACTORS[name])
     if not result.dtype.is_floating_point:
@@ -244,10 +238,10 @@ def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_byt
 
 
 def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None]:
-    """Return the arguments of a matrix product, converted to float32, and their original type.
+    """Convert the arguments of a matrix product to float32. Return them with their original type.
 
-    A CPU is a hundred times as fast with float32 as with half precision. The type is None if the arguments did not need
-    to be converted.
+    A CPU is a hundred times as fast with float32 as with half precision. The type is None if no argument had to be
+    converted.
     """
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     narrow = next((each.dtype for each in tensors if each.dtype in NARROW), None)
@@ -257,7 +251,7 @@ def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None
 
 
 def overload_of(name: str) -> Any:
-    """Return the operator overload for a dispatcher name such as "aten::add.Tensor"."""
+    """Return the operator overload that has a name such as "aten::add.Tensor" in the dispatcher."""
     base, _, overload = name.partition(".")
     namespace, _, short = base.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")

@@ -1,8 +1,8 @@
-"""Random numbers in mode "all": PyTorch's CPU generators in place of the GPU's.
+"""Random numbers for the mode "all", in which PyTorch's CPU generators replace the GPU's.
 
-After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. If it sets
-the GPU's generator itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers return to
-those of that generator state. PyTorch advances the GPU generator's state as on a real GPU.
+After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. A script
+may set the state of the GPU's generator (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing). It then
+gets the numbers that belong to this state. PyTorch advances the GPU generator's state as on a real GPU.
 """
 
 from collections import OrderedDict
@@ -20,14 +20,14 @@ _Position = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """The CPU random generator that replaces one GPU random generator, and the GPU generator's current seed and
+    """The CPU random generator that replaces one GPU random generator, with the GPU generator's current seed and
     offset.
     """
 
     at: _Position | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
-    """The state of the CPU generator at each seed and offset of the GPU generator."""
+    """Maps the seed and offset of the GPU generator to the state of the CPU generator."""
 
 
 class RandomNumbers:
@@ -36,9 +36,9 @@ class RandomNumbers:
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}
         self._is_fresh = True
-        """Whether the default generators have been seeded, and the GPU's default generator has not been used since."""
+        """Whether the default generators have been seeded and the GPU's has not been used since."""
         self._shared_at: dict[int, _Position] = {}
-        """The seed and offset that each device's default generator had when the CPU's default generator last
+        """Maps each device to the seed and offset of its default generator when the CPU's default generator last
         replaced it.
         """
 
@@ -48,7 +48,7 @@ class RandomNumbers:
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Note that the GPU's default random generators have been seeded, but not the CPU's."""
+        """Note that the GPU's default random generators have been seeded and the CPU's has not."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():
@@ -81,7 +81,7 @@ class RandomNumbers:
     def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
         """Keep the CPU's default generator unchanged when a GPU generator that was passed explicitly has advanced.
 
-        cuDNN's dropout is seeded once in this way; the same script on the CPU uses no random number there.
+        cuDNN's dropout is seeded once in this way. The same script on the CPU uses no random number there.
         """
         chain = self._chain(None, device)
         was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)

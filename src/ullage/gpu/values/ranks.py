@@ -1,4 +1,4 @@
-"""The ranks of a process group: their numbers, the channel for messages between ranks, and reductions of their values.
+"""The ranks of a process group, the channel for messages between ranks, and reductions of their values.
 
 Integers of several ranks are reduced as NCCL and Gloo reduce them.
 """
@@ -23,7 +23,7 @@ _BITWISE: Final = {"BAND": and_, "BOR": or_, "BXOR": xor}
 
 
 class Team:
-    """The ranks of a process group, with a group name that is equal on all ranks."""
+    """The ranks of a process group, with a name of the group that is equal on all ranks."""
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
@@ -35,9 +35,7 @@ class Team:
 
 
 def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return the number of ranks of the process group that is among an operator's arguments; 1 without such an
-    argument.
-    """
+    """Return the number of ranks of the process group among an operator's arguments; 1 without a process group."""
     for each in arguments:
         with suppress(AttributeError, RuntimeError, TypeError):
             if not isinstance(each, torch.Tensor | list | tuple):
@@ -54,22 +52,22 @@ class Post(Protocol):
     """A channel through which ranks send messages to each other."""
 
     is_alone: bool
-    """Whether this rank runs without other ranks, so that no messages are exchanged."""
+    """Whether this rank runs without other ranks. No messages are exchanged then."""
     largest_team: int
-    """The largest process group, in ranks, in which ranks exchange what they gather, sum or send. In a larger group,
-    every rank uses its own values in place of the other ranks' values.
+    """The largest process group, in ranks, in which ranks exchange the values that they gather, sum or send. In a
+    larger group, every rank uses its own values in place of those of the other ranks.
     """
 
     def send(self, key: str, value: bytes) -> None:
         """Send a message to the channel, where any rank that needs the message can get it."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message from another rank and return the message; return None if the rank will not send it."""
+        """Wait for a message from another rank and return it. Return None if the rank will not send it."""
 
 
 class StorePost:
-    """A message channel for ranks that all run as processes: messages go through the store of the torch.distributed
-    rendezvous.
+    """A message channel for ranks that all run as processes. Messages go through the store of torch.distributed, at
+    which the ranks meet.
     """
 
     is_alone = False
@@ -77,14 +75,14 @@ class StorePost:
 
     def __init__(self) -> None:
         self.without: Callable[[], None] = lambda: None
-        """A function that is called if a message will not arrive because the rank that should send it has ended."""
+        """A function that is called if a message will not arrive, because the rank that should send it has ended."""
 
     def send(self, key: str, value: bytes) -> None:
         """Write a message to the store of the torch.distributed process group."""
         _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store of the process group; return None after a minute, or if the sending rank has
+        """Wait for a message in the store of the process group. Return None after a minute, or if the sending rank has
         ended.
         """
         store = _store()
@@ -108,7 +106,7 @@ def _store() -> Any:
 
 
 class NoPost:
-    """A channel that sends no messages, for a rank that runs alone and knows nothing of other ranks."""
+    """A channel that sends no messages, for a rank that runs alone."""
 
     is_alone = True
     largest_team = 0
@@ -121,10 +119,10 @@ class NoPost:
 
 
 def operation_of(boxed: Any) -> str:
-    """Return the name of a reduction, such as "MAX", from a dispatched operator's argument; empty if unknown.
+    """Return the name of a reduction, such as "MAX", from an operator's argument. The result is empty if it is unknown.
 
-    With torch 2.6 to 2.8 the argument does not contain the name, so the call of the torch.distributed function is
-    inspected.
+    With torch 2.6 to 2.8 the argument does not contain the name. The call of the torch.distributed function on the
+    Python stack is inspected instead.
     """
     with suppress(AttributeError, RuntimeError, TypeError, ValueError):
         return str(torch.distributed.ReduceOp.RedOpType(int(boxed.op())).name)
@@ -135,14 +133,14 @@ def operation_of(boxed: Any) -> str:
 
 
 def is_called_from_torch_distributed() -> bool:
-    """Return whether a torch.distributed function is on the Python stack, as in a call from a script but not in a call
-    from C++ code.
+    """Return whether a torch.distributed function is on the Python stack. This is so if a script made the call, but not
+    if C++ code made it.
     """
     return next(_frames_of_torch_distributed(), None) is not None
 
 
 def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return the reduction of values of several ranks.
+    """Reduce the values of several ranks to one value.
 
     Args:
         values: shape [ranks, ...]. The sum of booleans is true if any boolean is true.

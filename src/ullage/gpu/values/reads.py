@@ -1,5 +1,5 @@
-"""Counters of the values that a script reads back from the GPU, by line, certainty, and whether the values may decide
-something.
+"""Count the values that a script reads back from the GPU. The counts are separate for each line, for each certainty,
+and for values that may decide something.
 """
 
 import sys
@@ -22,8 +22,8 @@ _QUIET: Final = (
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Source files that read GPU values only to print them, to share random states, to save them unchanged on the host, or
-to write a checkpoint.
+"""Source files whose reads of GPU values decide nothing. They print the values, share random states, save the values
+unchanged on the host, or write a checkpoint.
 """
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
@@ -31,7 +31,7 @@ _NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
-    """The kind of a value that a script reads back from the GPU, named after what the value may decide."""
+    """The kind of a value that a script reads back from the GPU. It is named after what the value may decide."""
 
     SHAPE = "shape"
     """The value decides the size of a result."""
@@ -44,17 +44,17 @@ class ReadKind(StrEnum):
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read of a single number, by the number's data type."""
+        """Return the kind of a read of a single number. It depends on the data type of the number."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read that copies a tensor to the host, by the tensor's data type."""
+        """Return the kind of a read that copies a tensor to the host. It depends on the data type of the tensor."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
 class Read(NamedTuple):
-    """A group of reads of GPU values with the same source line, kind, operation and certainty."""
+    """The reads of GPU values that have the same source line, kind, operation and certainty."""
 
     line: Line | None
     kind: ReadKind
@@ -63,22 +63,22 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """A counter of reads of GPU values; reads for printing or saving, and PyTorch's own checks, are not counted."""
+    """Counts reads of GPU values. Reads for printing or saving are not counted, nor are PyTorch's own checks."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function to call at each read that may change what the script does, if values are not tracked; otherwise
-        None.
+        """A function that is called at each read that may change what the script does. It is used if values are not
+        tracked; otherwise it is None.
         """
         self.asked = 0
-        """The number of reads from the GPU on which a branch of the script depends."""
+        """The number of reads from the GPU that decide which branch of the script runs."""
         self._here = threading.local()
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Mark the reads of GPU values by the calling thread inside this context as already counted."""
+        """Mark the calling thread's reads of GPU values within this context as already counted."""
         self._here.depth = getattr(self._here, "depth", 0) + 1
         try:
             yield
@@ -87,29 +87,28 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Whether reads of GPU values by the calling thread are already counted."""
+        """Return whether the calling thread's reads of GPU values are already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
     def are_logged_only(self) -> bool:
-        """Whether all reads of GPU values were single floats that do not change what the script does, such as a logged
-        loss.
-        """
+        """Return whether the script read only single floats that do not change what it does, such as a logged loss."""
         return all(
             read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
             for read, count in self.counts.items()
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True if a read of random values is one of PyTorch's own checks, which would raise an error if it
-        failed; otherwise None.
+        """Return True if a read of random values is one of PyTorch's own checks; otherwise None.
+
+        Such a check would raise an error if it failed.
         """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read of a GPU value by the source line that made the read."""
+        """Count a read of a GPU value for the source line that made it."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

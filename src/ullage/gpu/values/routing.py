@@ -1,5 +1,6 @@
-"""The experts to which tokens are routed when a router's scores are random: by these scores, evenly, all to the same
-expert, or skewed.
+"""Choose the experts for tokens when a router's scores are random.
+
+There are four ways: by these scores, evenly, all tokens to the same experts, or unevenly by a Zipf distribution.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
 class Routing:
-    """A replacement for the choice of experts by `topk`, `argmax` or `max` over a router's random scores of many tokens
-    for few experts.
+    """Replaces the choice of experts, which is a `topk`, `argmax` or `max` over a router's random scores. A choice of
+    experts has many tokens and few experts.
     """
 
     def __init__(self, name: str = "drawn") -> None:
@@ -28,7 +29,9 @@ class Routing:
         """The number of times that ullage, and not the router's scores, chose the experts."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return the result of an operation that chooses experts by random scores; None for any other operation."""
+        """Return the result of an operation that chooses experts by random scores. Return None for any other
+        operation.
+        """
         if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
             return None
         operand = call.arguments[0]
@@ -55,8 +58,8 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the indices of the experts of each token, with shape (tokens, chosen); the experts of one token are
-        all different.
+        """Return the indices of each token's experts, with shape (tokens, chosen). A token never has the same expert
+        twice.
         """
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)

@@ -1,6 +1,4 @@
-"""Sparse tensors on the host, made from their indices and values, and operators whose result size a CUDA library
-computes.
-"""
+"""Sparse tensors on the host, and the operators whose result size a CUDA library computes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,13 +11,11 @@ from ullage.gpu.values.operator_plan import MULTIPLICATIONS, NARROW
 BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul", "aten::add"))
-"""Operators that make a sparse tensor from sparse tensors; the number of elements follows from the arguments'
+"""Operators that make a sparse tensor from sparse tensors. The number of its elements follows from the arguments'
 indices.
 """
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
-"""Operators whose sparse result has a number of elements that follows from the arguments or is read back from the
-GPU.
-"""
+"""Operators with a sparse result whose number of elements follows from the arguments or is read back from the GPU."""
 CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
 
 
@@ -36,7 +32,9 @@ def is_counted(name: str, arguments: Sequence[Any]) -> bool:
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a sparse tensor consists of, the values last; empty for an unknown layout."""
+    """Return the tensors of which a sparse tensor consists. The values come last. The result is empty for an unknown
+    layout.
+    """
     if sparse.layout == torch.sparse_coo:
         return sparse._indices(), sparse._values()
     if sparse.layout in BY_ROWS:
@@ -47,7 +45,8 @@ def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor made of index and value tensors, with the layout and size of the sparse tensor `like`.
+    """Return a sparse tensor made of index and value tensors. Its layout and size are those of the sparse tensor
+    `like`.
 
     Raises:
         RuntimeError: the index tensors are not valid for this layout, for example because their values are unknown.
@@ -67,7 +66,7 @@ def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that CPU operators would read nothing beyond the end of a sparse tensor's values.
+    """Check that CPU operators would not read beyond the end of a sparse tensor's values.
 
     PyTorch's own check is stricter than PyTorch's operators: it rejects duplicate elements.
     """
@@ -87,7 +86,7 @@ def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Te
 
 
 def computed(name: str, arguments: Sequence[Any]) -> torch.Tensor:
-    """Return the result of one of `COUNTED_OF_SPARSE` on host tensors, in the layout of the GPU result.
+    """Compute one of `COUNTED_OF_SPARSE` on host tensors. The result has the layout of the GPU result.
 
     Products of compressed tensors are computed on coordinates, because the CPU needs a library for compressed layouts.
 

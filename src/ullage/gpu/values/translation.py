@@ -1,7 +1,7 @@
 """The CPU equivalents of CUDA-only operators: a table from operator names to functions.
 
-Each function takes the operator's arguments by the names of its schema, as host tensors. It returns the results in
-order, or by position if some results contain nothing that a script can use (sizes, library states).
+Each function takes the operator's arguments as host tensors, by the names in its schema. It returns the results in
+order. If a script cannot use some results (sizes, library states), it returns the other results by position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,9 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random states that forward passes used, kept for their backward passes; a number in one of the operator's
-    results identifies each state.
+    """Keeps the random states of forward passes for their backward passes.
+
+    One of the operator's results contains the number that identifies the state.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class _DropoutStates:
         self._next = 1
 
     def keep(self) -> torch.Tensor:
-        """Save the current state of the default random generator; return the number under which the state is saved."""
+        """Save the current state of the default random generator. Return the number that identifies the saved state."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -37,9 +38,7 @@ class _DropoutStates:
         return torch.tensor(number)
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
-        """Call a function with the random state that the forward pass used, and restore the random generator
-        afterwards.
-        """
+        """Call a function with the random state of the forward pass. Then restore the random generator."""
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
         if state is None:
             return compute()
@@ -56,8 +55,8 @@ _dropout: Final = _DropoutStates()
 
 
 def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Run a function with gradients enabled, and return the gradient of each input; None for an input that needs no
-    gradient.
+    """Run a function with gradients enabled, and return the gradient of each input. It is None for an input that needs
+    no gradient.
     """
     with torch._C._ForceDispatchKeyGuard(_KEYS_INCLUDED, _KEYS_LEFT_OUT), torch.enable_grad():
         leaves = [
@@ -185,8 +184,10 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
 
 
 def _attention(ticket: int) -> Callable[[Arguments], Results]:
-    """Return the CPU function for an attention operator; the operator's result number `ticket` identifies its random
-    state.
+    """Return the CPU function for an attention operator.
+
+    Args:
+        ticket: the position of the result that identifies the random state.
     """
 
     def compute(a: Arguments) -> Results:
@@ -435,13 +436,13 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""CUDA-only operators whose results need no values: the results are internal to a library, or other operators compute
+"""CUDA-only operators whose results need no values. The results are internal to a library, or other operators compute
 them.
 """
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:
-    """Return the CPU function for a CUDA-only operator; None if the CPU has the operator itself, or nothing
+    """Return the CPU function for a CUDA-only operator. None: the CPU has the operator itself, or has nothing
     equivalent.
     """
     overload = operator._overloadname

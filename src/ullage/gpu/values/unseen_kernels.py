@@ -1,7 +1,7 @@
 """Track kernels that are launched without an operator: Triton kernels of a script and of torch.compile's graphs.
 
-The values that they write are not known. It is not known which arguments a script's own kernel writes, so all of them
-count as written. Inductor's names show which arguments its own kernels only read.
+The values that they write are not known. All arguments of a script's own kernel count as written, because it is not
+known which ones it writes. For Inductor's own kernels, the argument names show which arguments are only read.
 """
 
 import sys
@@ -62,8 +62,7 @@ def watch_kernels(
 
 
 def _read_only(launcher: Any) -> frozenset[int]:
-    """Return the positions of arguments that a kernel is known to only read; this is known only for Inductor's own
-    kernels.
+    """Return the positions of the arguments that a kernel only reads. They are known only for Inductor's own kernels.
 
     Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
     own kernels inside a graph, and templates, have other names.

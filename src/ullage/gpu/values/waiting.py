@@ -1,8 +1,9 @@
-"""End loops that wait for a number: if one line reads a random number repeatedly, the number shrinks in each round.
+"""End loops that wait for a small number. If one line reads a random number repeatedly, the number shrinks in each
+round.
 
 Examples are fixed-point iterations that run until an error is small, and clustering that runs until nothing changes.
-With independent random numbers in each round such a loop would never end. The count starts again after a training step
-or when a batch is sent to the GPU. Numbers that are only logged do not shrink.
+With independent random numbers in each round, such a loop would never end. The count of rounds starts again after a
+training step, or when a batch is sent to the GPU. Numbers that are only logged do not shrink.
 """
 
 import threading
@@ -17,9 +18,9 @@ from ullage.gpu.values.draw import level_of
 from ullage.gpu.values.reads import ReadKind
 
 _PATIENCE: Final = 2
-"""The number of times that one line may read random values before the values begin to shrink."""
+"""The number of times that one line may read random values before these values begin to shrink."""
 _NEAR: Final = 1e-3
-"""The share of its original value to which a random number must have shrunk to count as equal to its previous value."""
+"""A random number that has shrunk to this fraction of its original value counts as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
 _EQUALITIES: Final = {
@@ -28,12 +29,12 @@ _EQUALITIES: Final = {
     ("aten::all", "aten::le"): True,
     ("aten::any", "aten::ne"): False,
 }
-"""Pairs of operators that test whether tensors are equal, with the boolean result that means "equal"."""
+"""Maps two operators that together test whether tensors are equal to the boolean result that means "equal"."""
 _DEEPEST: Final = 5
 
 
 class Waiting:
-    """A counter of the consecutive reads of random values by each source line."""
+    """Counts how often each source line reads random values in a row."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -46,7 +47,7 @@ class Waiting:
             self._rounds.clear()
 
     def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
-        """Count a read of random values that may decide something, and return how many such reads the source line made
+        """Count a read of random values that may decide something. Return how many such reads the source line made
         before.
         """
         if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
@@ -57,12 +58,12 @@ class Waiting:
         return before
 
     def share_after(self, rounds: int) -> float:
-        """Return the factor by which a random number has shrunk after this many reads."""
+        """Return the factor by which a random number has shrunk after this number of reads."""
         rate: float = level_of(self._seed).rate
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Shrink the random numbers in a comparison that the host has not computed yet."""
+        """Shrink the random numbers in a comparison before the host computes the comparison."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call
@@ -82,12 +83,13 @@ class Waiting:
             call = inner.content.call
 
     def is_near(self, rounds: int) -> bool:
-        """Return whether random values that a script compared repeatedly now count as equal."""
+        """Return whether random values that a script has compared repeatedly now count as equal."""
         return self.share_after(rounds) <= _NEAR
 
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
-        """Return the result that means "equal" if an operand is a test of equality that was read repeatedly; None for
-        other operands.
+        """Return the result that means "equal" if an operand is a test of equality that was read repeatedly.
+
+        Return None for other operands.
         """
         call = operand.content.call
         if not self.is_near(rounds) or call is None:
@@ -108,7 +110,7 @@ class Waiting:
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
-    """Return an operand that stands for the product of an operand and the number `share`."""
+    """Return an operand that stands for another operand multiplied by the number `share`."""
     whole = operand.content
     content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
     call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)

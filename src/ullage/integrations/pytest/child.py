@@ -1,7 +1,8 @@
-"""The process with an emulated GPU, which collects a test again, runs it in a fork, and sends the test's reports.
+"""The process with an emulated GPU that runs marked tests. It collects a test a second time, runs it in a fork, and
+sends the test's reports.
 
-`process` starts it with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session with the
-options of the session that started it, except for those that select, order and show tests.
+`process` starts it with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session. It has the
+options of the session that started it, without those that select, order and show tests.
 """
 
 import gc
@@ -28,8 +29,8 @@ _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Run the tests that the parent process requests, until it closes the connection. Exit without unloading
-    modules.
+    """Run the tests that the parent process requests, until it closes the connection. Then exit without Python's
+    cleanup of modules.
     """
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])
@@ -62,7 +63,7 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 class _TestServer:
-    """A pytest plugin that runs the tests that the parent process requests."""
+    """Runs the tests that the parent process requests. This class is a pytest plugin."""
 
     def __init__(self, config: pytest.Config, session: pytest.Session, source: BinaryIO, target: BinaryIO) -> None:
         self._session = session
@@ -75,12 +76,12 @@ class _TestServer:
         self._threads = _threads()
         self._now = ""
         self._compiler_wanted = mmap.mmap(-1, 1)
-        """A byte of memory that is shared with the forked processes. It is nonzero if a forked process has imported
-        PyTorch's compiler, as every optimizer does.
+        """A byte of memory that the forked processes share. It is nonzero if a forked process has imported PyTorch's
+        compiler, as every optimizer does.
         """
         self._has_told = mmap.mmap(-1, 1)
-        """A byte of memory that is shared with the forked processes. It is 1 if the last forked process ended normally
-        and not by `os._exit`, and `_CLOSED` if the test closed the file descriptor of its result.
+        """A byte of memory that the forked processes share. It is 1 if the last forked process ended normally and not
+        by `os._exit`. It is `_CLOSED` if the test closed the file descriptor of its result.
         """
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
@@ -120,8 +121,10 @@ class _TestServer:
         return item
 
     def _can_be_copied(self) -> bool:
-        """Return whether this process can fork safely. It cannot if importing the tests has started threads or
-        initialized CUDA, which a forked process would lack.
+        """Return whether this process can fork safely.
+
+        It cannot if the import of the tests has started threads or initialized CUDA, because a forked process has no
+        other threads and cannot use CUDA.
         """
         import torch
 

@@ -28,7 +28,7 @@ def measured_reports(
         item: the test.
         nextitem: the test that follows, if there is one.
         peak_bytes: the most bytes that may be allocated at the same time; None: no limit.
-        leak_bytes: the most bytes by which allocated memory may grow from before the test to after it; None: no limit.
+        leak_bytes: the most bytes by which allocated memory may grow during the test; None: no limit.
     """
     torch.cuda.init()
     before = _settled_bytes()
@@ -63,8 +63,8 @@ def measured_reports(
 
 
 class _NoteAtEnd:
-    """A pytest plugin that records the roles of addresses when a test function returns, while its fixtures still
-    exist.
+    """Records the roles of memory addresses when a test function returns. The test's fixtures still exist then. This
+    class is a pytest plugin.
     """
 
     def __init__(self, watch: PeakWatch, item: pytest.Item) -> None:
@@ -78,7 +78,9 @@ class _NoteAtEnd:
 
 
 def _settled_bytes() -> int:
-    """Return the bytes that are allocated after garbage collection, without cuBLAS workspaces, which are not leaks."""
+    """Return the bytes that are allocated after garbage collection. cuBLAS workspaces are not counted, because they are
+    not leaks.
+    """
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))

@@ -1,8 +1,8 @@
 """The pytest plugin: `@pytest.mark.gpu_memory(peak="2GiB", leak=0, gpu="T4")`.
 
-A marked test runs on an emulated GPU, in a separate process (`process`), or on the real GPU. That process measures the
-peak of allocated bytes and the bytes that the test leaves allocated (`measurement`). Tests without the marker run as
-usual.
+A marked test runs on an emulated GPU in a separate process (`process`), or on the real GPU. The process that runs it
+measures the peak of allocated bytes, and the bytes that the test leaves allocated (`measurement`). Tests without the
+marker run as usual.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
-"""The attribute of pytest's `config` that is set in the process with a test's emulated GPU."""
+"""The key of a value in pytest's `config`. The value is set in the process that emulates a test's GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class Allowance:
     """The memory limits of a test, and the GPU on which it runs."""
 
     peak_bytes: int | None = None
-    """The most bytes that a test may have allocated at the same time; None: no limit."""
+    """The most bytes that the test may have allocated at the same time; None: no limit."""
     leak_bytes: int | None = None
-    """The most bytes by which allocated memory may grow from before the test to after it; None: no limit."""
+    """The most bytes by which allocated memory may grow during the test; None: no limit."""
     gpu: str | None = None
     """The name of the emulated GPU; None: the default GPU."""
     values: str = "on"
-    """The mode `values` of `ullage.emulate`, which determines the values that a test gets when it copies data from the
+    """The mode `values` of `ullage.emulate`. It determines the values that a test gets when it copies data from the
     emulated GPU to the host.
     """
 
@@ -60,7 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Emulate a GPU in pytest's own process if the user requests it, before a conftest file may import torch."""
+    """Emulate a GPU in pytest's own process, if the user requests it. This happens before a conftest file can import
+    torch.
+    """
     options = early_config.known_args_namespace
     gpu = options.gpu_memory_gpu
     if gpu is None:
@@ -95,7 +97,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that has the marker `gpu_memory` in a process with the test's GPU, and measure its memory."""
+    """Run a test with the marker `gpu_memory` in a process with the test's GPU, and measure its memory."""
     if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -174,8 +176,8 @@ def _bytes_of(name: str, given: Any) -> int | None:
 
 
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test runs in pytest's own process although its GPU is emulated, because a debugger works only in
-    that process.
+    """Return whether a test with an emulated GPU runs in pytest's own process. It does if the user wants a debugger,
+    which works only there.
     """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
@@ -197,7 +199,9 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down the fixtures in pytest's own process that earlier tests have set up and the next test does not need."""
+    """Tear down fixtures in pytest's own process: those that earlier tests have set up and the next test does not
+    need.
+    """
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

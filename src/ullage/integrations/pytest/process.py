@@ -1,9 +1,9 @@
-"""The processes in which marked tests run: one for each emulated GPU. It forks once for every test.
+"""The processes in which marked tests run. There is one for each emulated GPU, and it forks once for every test.
 
-A process emulates one GPU during its whole life, and has to start before it imports torch, which pytest's own process
-may already have imported. So a new process collects the test again and forks to run it. A test is not affected by
-memory that another test left on the GPU, and torch is imported only once. `child` describes what happens in that
-process. Reports are sent in the same form as in pytest-xdist.
+A process emulates one GPU during its whole life. It has to start the emulation before it imports torch, but pytest's
+own process may already have imported torch. So a new process collects the test a second time and forks to run it.
+Memory that one test left on the GPU does not affect the next test, and torch is imported only once. `child` describes
+what happens in that process. Reports are sent in the same form as in pytest-xdist.
 """
 
 import marshal
@@ -74,8 +74,8 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes with emulated GPUs that this pytest session has started: one for each GPU and each mode `values` of
-    `ullage.emulate`.
+    """The processes with emulated GPUs that this pytest session has started. There is one for each GPU and each mode
+    `values` of `ullage.emulate`.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -145,8 +145,8 @@ class _Process:
         send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
-        """Return the reports of a test, or the reason why it has no reports, and whether the process can run another
-        test.
+        """Return three things: the reports of a test; the reason, if it has no reports; and whether the process can run
+        another test.
         """
         reports: list[pytest.TestReport] = []
         refusal = None
@@ -172,8 +172,9 @@ class _Process:
             ) from None
 
     def stop(self, *, is_busy: bool = False) -> None:
-        """End the process and its descendants. Do not wait for them if the process still runs a test whose result is
-        not needed.
+        """End the process and its descendants.
+
+        If `is_busy` is true, do not wait for them: the process still runs a test whose result is not needed.
         """
         for stream in (self._requests, self._answers):
             with suppress(OSError):
@@ -184,9 +185,7 @@ class _Process:
 
 
 def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
-    """Return the options of this pytest session as plain data, so that another session can be started with the same
-    options.
-    """
+    """Return the options of this pytest session as plain data. Another session can then start with the same options."""
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
     changes = {name: value for name, value in _NOT_THERE.items() if name in options}
     plugins = [name for name in config.option.plugins if name != "terminal"]
@@ -207,7 +206,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _warn(config: pytest.Config, *, category: tuple[str, str], text: str, file: str, line: int, **rest: Any) -> None:
-    """Report a warning that a test raised in another process as if it had been raised in this process."""
+    """Report a warning from another process as if a test in this process had raised it."""
     kind = getattr(sys.modules.get(category[0]), category[1], UserWarning)
     message = warnings.WarningMessage(text, kind, file, line)
     config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **rest})

@@ -1,11 +1,13 @@
-"""Draw a report as one HTML page that needs no network, from the same `Report` object as the terminal's text.
+"""Draw a report as one HTML page that needs no network. The same `Report` object makes the terminal's text.
 
 The file contains everything. Our own scripts draw blocks over time (`BlockHistory`) on a canvas. A general charting
 library needs seconds to draw 10^5 rectangles, and keeps one object for each. Our scripts fill one pixel column after
-another, in slices of 10 ms, at any zoom, from every block of the run, so levels of detail are not needed. The page
-contains the blocks as compressed columns (`columns`), about 1 MB for a million events. Only if that would be too
-large, the smallest blocks are summed up (`slim`). plotly.js (4.8 MB) draws charts with few points: the curves of a
-prediction, and trials. A page without them does not contain plotly.js. The tree and the named bars are HTML.
+another, in slices of 10 ms, at any zoom. They use every block of the run, so levels of detail are not needed. The page
+contains the blocks as compressed columns (`columns`), about 1 MB for a million events. If that is too large, the
+smallest blocks are replaced by their sum (`slim`).
+
+plotly.js (4.8 MB) draws charts with few points: the curves of a prediction, and trials. A page without them does not
+contain plotly.js. The tree and the named bars are HTML.
 """
 
 import json
@@ -86,8 +88,9 @@ def draw_page(report: Report) -> str:
 
 
 def _prepared(picture: Picture) -> Any:
-    """Return the data that the HTML template needs for a chart: compressed blocks, or the branches of a tree; None for
-    other charts.
+    """Return the data that the HTML template needs for a chart: compressed blocks, or the branches of a tree.
+
+    None: the chart is of a different kind.
     """
     if isinstance(picture, BlockHistory):
         return packed_within(picture)
@@ -102,10 +105,9 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """Return the report's sections that the page shows above the charts (meters and the main table), and those that it
-    shows below them.
+    """Return the sections that the page shows above the charts, and the sections that it shows below them.
 
-    The page draws a curve as a chart, so only the remark of a curve is a section.
+    Meters and the main table are above. The page draws a curve as a chart, so only the remark of a curve is a section.
     """
     named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
     meters = [one for one in named if one[0] == "meter"]
@@ -142,10 +144,9 @@ def _plotly() -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Return the colour of each label as a name in page.css, so that a colour has the same meaning in all charts of a
-    page.
+    """Map each label to the name of its colour in page.css. So a colour has the same meaning in all charts of a page.
 
-    The first source lines that the charts name get separate colours.
+    The first source lines in the charts get separate colours.
     """
     found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
     named = [label for label in dict.fromkeys(_labels(report)) if label not in found]

@@ -25,8 +25,8 @@ _MOST_BLOCKS: Final = 1_000_000
 _MOST_LETTERS: Final = 7_500_000
 """The largest compressed text in bytes. This limit keeps a page below 10 MB."""
 _STRETCHES: Final = 4096
-"""The number of time intervals into which the chart is divided. For each interval, the highest and the lowest memory
-level are kept.
+"""The number of time intervals into which the chart is divided. The highest and the lowest memory level of each
+interval are kept.
 """
 
 Mask = npt.NDArray[np.bool_]
@@ -46,8 +46,9 @@ def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, mos
 
 
 def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
-    """Return the history with only the largest blocks. The sizes of the other blocks are summed at each position on the
-    time axis.
+    """Return the history with only the largest blocks.
+
+    The sizes of the other blocks are summed at each position on the time axis.
     """
     blocks = history.blocks
     if len(blocks.born) <= most_blocks:
@@ -94,8 +95,10 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the positions on the time axis to keep: those at which a kept block is allocated or freed, and those with
-    the highest and the lowest memory level of each interval.
+    """Return the positions on the time axis that are kept.
+
+    These are the positions at which a kept block is allocated or freed, and those with the highest and the lowest
+    memory level of each interval.
     """
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))
@@ -122,7 +125,7 @@ def packed(thing: Any) -> str:
     The data are the length of a JSON text (four bytes), that JSON text, and the bytes of the columns. In the JSON, a
     column is `{"at": its first byte, "n": its length, "width": bytes of a number, "unit": the factor of each number,
     "low": the number that is then added, "sums": whether each number is the difference from the one before}`. The
-    lowest bytes of all numbers come first, then the next higher bytes, and so on, so that similar bytes are adjacent.
+    lowest bytes of all numbers come first, then the next higher bytes, and so on. So similar bytes are adjacent.
     """
     pieces: list[bytes] = []
     text = json.dumps(_plain(thing, pieces), separators=(",", ":")).encode()

@@ -1,5 +1,5 @@
-"""Prepare a tree of byte counts for an HTML page. A branch is shown as a line with a bar, and branches that each have
-only one child are shown as one line.
+"""Prepare a tree of byte counts for an HTML page. A branch is shown as a line with a bar. A chain of branches that have
+only one child each is shown as one line.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +13,9 @@ _OPEN_SHARE: Final = 0.08
 
 @dataclass(slots=True)
 class Branch:
-    """A branch of a tree of byte counts: the names on its path, its bytes, and its child branches, the largest
-    first.
+    """A branch of a tree of byte counts: the names on its path, its bytes, and its child branches.
+
+    The largest child comes first.
     """
 
     names: tuple[str, ...]
@@ -52,8 +53,8 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort the child branches by size, combine branches that have only one child, and replace the smallest branches by
-    their sum.
+    """Sort the child branches by size. Combine each branch that has only one child with this child. Replace the
+    smallest branches with their sum.
     """
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
@@ -66,8 +67,8 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Return a branch, combined with the branches below it as long as each has only one child. The result has the names
-    of all combined branches.
+    """Combine a branch with its child as long as there is only one child. The result has the names of all combined
+    branches.
     """
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches

@@ -1,6 +1,6 @@
-"""A cache of cuDNN's answers on disk: one file for each query, in a folder for cuDNN's version and the GPU.
+"""A cache of cuDNN's answers on disk, with a folder for each cuDNN version and GPU. It has one file for each query.
 
-Files are written atomically and never changed, so any number of processes may use one folder at the same time; a file
+Files are written atomically and never changed, so any number of processes may use one folder at the same time. A file
 that cannot be read is ignored. A folder is not used if it cannot be written, if it belongs to another user, or if other
 users can write to it.
 """
@@ -17,17 +17,19 @@ _FORMAT_VERSION: Final = "2"  # The version of the file format; each version has
 
 
 def default_folder() -> Path:
-    """Return the cache folder: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
+    """Return the path in `ULLAGE_CUDNN_CACHE`. If this variable is not set, return `ullage/cudnn` in the user's cache
+    folder.
+    """
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
         return Path(given).absolute()
     return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
 
 
 class Cache:
-    """A folder with the cached answers of one cuDNN version for one GPU."""
+    """A folder with the answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a folder for cached cuDNN answers; the folder is created when the first answer is stored."""
+        """Choose the folder for cached cuDNN answers. It is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 

@@ -1,4 +1,4 @@
-"""NVIDIA's libcudnn, which can plan for a described device without a GPU, a driver or a CUDA context.
+"""Load NVIDIA's libcudnn, which can plan for a described device without a GPU, a driver or a CUDA context.
 
 Only cuDNN's documented interface for ahead-of-time planning is used: a device-properties descriptor
 (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) replaces the handle. No plan is executed.
@@ -13,8 +13,8 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN version that can build plans for a GPU that is described but not installed, in the form of
-`cudnnGetVersion`.
+"""The first cuDNN version that can build plans for a GPU that is only described. The number has the form that
+`cudnnGetVersion` returns.
 """
 
 # Kinds, attributes and types as in cudnn_graph.h; those that occur in a query are in `tree`.
@@ -33,7 +33,7 @@ _DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _
 
 
 class CudnnError(Exception):
-    """Raised if cuDNN refuses a query; the error text is cuDNN's own."""
+    """Raised if cuDNN refuses a query. The error text is cuDNN's own."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -42,19 +42,19 @@ class CudnnError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A cuDNN engine that can run a graph; engines are listed in the order of cuDNN's heuristics."""
+    """A cuDNN engine that can run a graph. cuDNN's heuristics decide the order of the engines."""
 
     index: int
     notes: tuple[int, ...]
-    """cuDNN's numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not
-    deterministic or not fp32.
+    """The numerical notes of the engine (cudnnBackendNumericalNote_t). PyTorch uses them to exclude engines that are
+    not deterministic or that do not compute in fp32.
     """
     behaviours: tuple[int, ...]
     knobs: tuple[tuple[int, int], ...]
 
 
 class Descriptor:
-    """A cuDNN descriptor; cuDNN destroys it when Python no longer references this object."""
+    """A cuDNN descriptor. cuDNN destroys it when Python no longer references this object."""
 
     def __init__(self, library: "Cudnn", kind: int) -> None:
         self._library = library
@@ -68,7 +68,7 @@ class Descriptor:
 
 
 class Cudnn:
-    """The real cuDNN library in this process, and the description of the GPU that cuDNN plans for."""
+    """The real cuDNN library in this process, with a description of the GPU for which it plans."""
 
     def __init__(self, path: Path, device_json: str) -> None:
         """Load the real cuDNN library into this process.
@@ -103,7 +103,7 @@ class Cudnn:
             raise CudnnError(status, reason or f"status {status}")
 
     def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
-        """Return the cuDNN engines that can run a graph, the best engine first.
+        """Return the cuDNN engines that can run a graph. The engine that cuDNN prefers comes first.
 
         Args:
             question: a query whose last descriptor is an engine heuristics descriptor.
@@ -127,8 +127,8 @@ class Cudnn:
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
     def build(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the last cuDNN descriptor of a query, such as an engine configuration, and the descriptors that it
-        refers to.
+        """Create the last descriptor of a query, such as an engine configuration, and all descriptors that it refers
+        to.
         """
         made: list[Descriptor] = []
         for node in tree:
@@ -190,8 +190,8 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Read the descriptors in a cuDNN attribute into the given descriptors; return the number of descriptors
-        read.
+        """Copy the descriptors in a cuDNN attribute into the given descriptors. Return the descriptors that cuDNN
+        filled.
         """
         if not descriptors:
             return []

@@ -1,4 +1,4 @@
-"""The connection between the emulated cuDNN of this process and the real cuDNN, which computes workspace sizes."""
+"""Connect the emulated cuDNN of this process to the real cuDNN, which computes the sizes of workspaces."""
 
 import json
 import sys
@@ -32,8 +32,8 @@ _AMPERE: Final = 8
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Use the workspace sizes of the real cuDNN if cuDNN is installed; a process that asks the real cuDNN starts with
-    the first query.
+    """Use the workspace sizes of the real cuDNN, if it is installed. The planner process starts with the first
+    query.
     """
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
@@ -96,7 +96,7 @@ def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
 
 
 def state_of(torch: TorchBuild) -> str:
-    """Return, as text, where the workspace sizes of this torch's convolutions and attention come from."""
+    """Return a text that says where this torch gets the workspace sizes of convolutions and attention."""
     wheel = wheel_of(torch)
     if wheel is None or wheel.version < OLDEST:
         return f"estimated; {_why_not(wheel, torch)}"
@@ -106,15 +106,15 @@ def state_of(torch: TorchBuild) -> str:
 
 
 def version_of(torch: TorchBuild) -> int:
-    """Return the version that the emulated cuDNN reports: the installed version or, without cuDNN, the version that
-    torch requires.
+    """Return the version that the emulated cuDNN reports. This is the installed version; if cuDNN is not installed, it
+    is the version that torch requires.
     """
     wheel = wheel_of(torch)
     return wheel.version if wheel else torch.cudnn
 
 
 def wheel_of(torch: TorchBuild) -> CudnnWheel | None:
-    """Return the cuDNN that this torch would load."""
+    """Return the cuDNN that this torch would load; None if there is none."""
     return find_cudnn(torch.folder)
 
 

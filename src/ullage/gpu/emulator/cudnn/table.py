@@ -1,10 +1,11 @@
-"""Workspace estimates for the case that cuDNN cannot be used, based on measured plans for similar problems.
+"""Estimates of cuDNN workspaces, for the case that cuDNN cannot be used. They are based on measured plans of similar
+graphs.
 
-`benchmarks/cudnn/measure.py` writes `tables/VERSION.csv`. A row is a class of convolutions; its figures are workspace
-sizes as fractions of the bytes of input, weights and output. All of them are estimates: an expected value, which is the
-median, and the measured range without the top 2.5 %, because a few engines need a hundred times the size of their
-tensors. Attention has one class for the forward and one for the backward pass, relative to the bytes of all its
-tensors; other graphs were not measured.
+`benchmarks/cudnn/measure.py` writes `tables/VERSION.csv`. A row is a class of convolutions. Its figures are workspace
+sizes as fractions of the bytes of input, weights and output. Each class has an expected value, which is the median, and
+the measured range. The range leaves out the top 2.5 %, because a few engines need a hundred times the size of their
+tensors. Attention has one class for the forward pass and one for the backward pass, relative to the bytes of all its
+tensors. Other graphs were not measured.
 """
 
 import csv
@@ -55,7 +56,7 @@ _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
 _FLAT_BYTES: Final = 64 << 10
-"""The workspace bytes that a cuDNN engine may need for any graph, such as for indices; an estimated range of sizes
+"""The workspace in bytes that a cuDNN engine may need for any graph, such as for indices. An estimated range of sizes
 extends at least this many bytes below and above the estimate.
 """
 _FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
@@ -64,7 +65,9 @@ Key: TypeAlias = tuple[str, ...]
 
 
 class TableError(ValueError):
-    """Raised if an installed table of cuDNN workspace measurements is damaged or missing; the error text says where."""
+    """Raised if an installed table of cuDNN workspace measurements is damaged or missing. The error text names the
+    table.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +81,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The measured cuDNN workspaces of one class of graphs, each divided by the bytes of the tensors of its graph."""
+    """The measured cuDNN workspaces of one class of graphs. Each is divided by the bytes of the tensors of its
+    graph.
+    """
 
     expected: float
     low: float
@@ -91,10 +96,9 @@ def estimate(
     """Return the estimated workspace of a graph; None if nothing similar was measured.
 
     Args:
-        nodes: the graph, as in `tree`.
-        version: the cuDNN version that torch would load, 91900 for 9.19.0; the nearest measured version is used.
-        capability: 86 for compute capability 8.6. Among those measured for a class, the highest that is not above it
-            is used.
+        nodes: the graph, as `tree` describes it.
+        version: the cuDNN version that torch would load, 91900 for 9.19.0. The nearest measured version is used.
+        capability: 86 for compute capability 8.6. If it was not measured for a class, the next lower one is used.
         of_all_engines: return the range of all engines that PyTorch may choose, not only of the engine that cuDNN ranks
             first.
 
@@ -131,12 +135,13 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
     """Yield the classes that contain a convolution, the narrowest first.
 
     Each wider class leaves out one more property: first the stride, then the number of output positions, then the
-    kernel size, then type and layout. Direction, number of dimensions and the kind of groups are never left out.
-    Classes with too few problems are not in the table; the next wider class is used instead. The number of output
-    positions matters: with an odd number, such as 7 x 7, more engines copy their tensors, and with a small number the
-    gradient of the weights is summed in more parts.
+    kernel size, then type and layout. Direction, number of dimensions and the kind of groups are never left out. A
+    class with too few measured graphs is not in the table; the next wider class is used instead.
 
-    With `of_all_engines`, there are only wider classes, because fewer problems were measured.
+    The number of output positions matters. If it is odd, such as 7 x 7, more engines copy their tensors. If it is
+    small, the gradient of the weights is summed in more parts.
+
+    With `of_all_engines`, there are only wider classes, because fewer graphs were measured.
     """
     heights = convolution.x[2:], convolution.w[2:]
     over_time = len(heights[0]) <= 1 or (len(heights[0]) == 2 and heights[0][0] == heights[1][0] == 1 < heights[0][1])
@@ -163,10 +168,11 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the class of a cuDNN graph if it is an attention graph, which has two matrix products forward and five
-    backward; otherwise yield nothing.
+    """Yield the class of an attention graph of cuDNN. Yield nothing for other graphs.
 
-    cuDNN also has one operation for all of forward and one for all of backward, which PyTorch uses without a mask.
+    An attention graph has two matrix products in the forward pass and five in the backward pass. cuDNN has, in
+    addition, one operation for the whole forward pass and one for the whole backward pass. PyTorch uses these two
+    without a mask.
     """
     whole = next((_WHOLE_ATTENTION[node.kind] for node in nodes if node.kind in _WHOLE_ATTENTION), None)
     if direction := whole or _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
@@ -174,7 +180,7 @@ def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterato
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
-    """Return the bytes of all tensors of a cuDNN graph that are stored in memory."""
+    """Return the total bytes of the tensors that a cuDNN graph stores in memory."""
     return sum(
         _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
         for node in nodes
@@ -194,8 +200,9 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """Return the paths of the workspace tables, the table of the nearest cuDNN version first; of two equally near
-    versions, the newer first.
+    """Return the paths of the workspace tables. The table of the nearest cuDNN version comes first.
+
+    If two versions are equally near, the newer one comes first.
     """
     found = {}
     for path in FOLDER.glob("*.csv"):

@@ -1,9 +1,9 @@
-"""Queries to cuDNN as text: the descriptors of cuDNN's backend interface, each with its attributes.
+"""Queries to cuDNN as text: the descriptors of cuDNN's backend interface with their attributes.
 
 Each line is one descriptor. Children come before parents, and the queried descriptor is last. A line contains the
-descriptor's kind and its attributes, `name:type:value,value`, with numbers as in cudnn_graph.h (cuDNN 9); a child is
-given as its line number. Handles and addresses are left out, so that the same query is the same text in every process.
-`client/ask_planner.c` writes this text.
+descriptor's kind and its attributes, `name:type:value,value`. The numbers are those of cudnn_graph.h (cuDNN 9). A child
+is given as its line number. Handles and addresses are left out, so that the same query is the same text in every
+process. `client/ask_planner.c` writes this text.
 """
 
 from dataclasses import dataclass
@@ -46,12 +46,12 @@ _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one spatial dimension
 
 
 class TreeError(ValueError):
-    """Raised if a text is not a query to cuDNN; the error text says in which line."""
+    """Raised if a text is not a query to cuDNN. The error text names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a cuDNN descriptor; floating-point values are stored as their bits."""
+    """One attribute of a cuDNN descriptor. A floating-point value is stored as the integer that has the same bits."""
 
     name: int
     type: int
@@ -66,7 +66,9 @@ class Node:
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return the values of an attribute of this cuDNN descriptor; empty if the attribute is not set."""
+        """Return the values of an attribute of this cuDNN descriptor. The result is empty if the attribute is not
+        set.
+        """
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
@@ -115,7 +117,7 @@ def describe(nodes: tuple[Node, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The properties of a cuDNN graph that consists of one convolution; tensor sizes are (batch, channels, ...)."""
+    """The properties of a cuDNN graph that consists of one convolution. Tensor sizes are (batch, channels, ...)."""
 
     operation: str
     type: str
@@ -129,7 +131,7 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """The number of channel groups of the convolution, inferred from the sizes as cuDNN does."""
+        """The number of channel groups of the convolution. It is inferred from the tensor sizes, as cuDNN does."""
         return self.x[1] // self.w[1] if self.w[1] else 1
 
     @property

@@ -1,4 +1,4 @@
-"""The search for NVIDIA's own libraries among the packages installed with torch; the search loads no library."""
+"""Search for NVIDIA's own libraries among the packages that are installed with torch. No library is loaded."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable that names the folder of the cuDNN packages, for a PyTorch that was installed without
+"""The environment variable with the folder of the cuDNN packages. It is for a PyTorch that was installed without
 cuDNN.
 """
 
@@ -34,7 +34,7 @@ class CudnnWheel:
 
 
 def find_cudnn(torch_folder: Path) -> CudnnWheel | None:
-    """Return the cuDNN that torch would load.
+    """Return the cuDNN that torch would load; None if there is none.
 
     Args:
         torch_folder: torch's folder; the wheels are installed next to it, or in another folder of packages.
@@ -65,10 +65,10 @@ def _folders(torch_folder: Path) -> dict[Path, None]:
 
 
 def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
-    """Return the path of the builtins library of the NVRTC compiler that cuDNN would load; empty if NVRTC is not
-    installed.
+    """Return the path of the builtins library of NVRTC, the compiler that cuDNN would load.
 
-    cuDNN finds NVRTC itself, but finds the builtins library only if that library is already loaded.
+    The result is empty if NVRTC is not installed. cuDNN finds NVRTC itself, but it finds the builtins library only if
+    that library is already loaded.
     """
     packages = cudnn.library.parents[2]
     for folder in (packages / "cu13" / "lib", packages / "cuda_nvrtc" / "lib"):

@@ -1,8 +1,10 @@
 """Read the large allocations of host memory from Python: their peak, and the source lines that requested them.
 
-The C part (`host.c`) counts three kinds: pinned memory allocated by the emulated CUDA runtime; CPU tensors of 1 MiB or
-more, as PyTorch's allocator requests them (`c10::alloc_cpu`, torch 2.6 to 2.15); and NumPy arrays of 1 MiB or more,
-through NumPy's table of memory functions (NEP 49).
+The C part (`host.c`) counts three kinds:
+
+* pinned memory that the emulated CUDA runtime allocates;
+* CPU tensors of 1 MiB or more, as PyTorch's allocator requests them (`c10::alloc_cpu`, torch 2.6 to 2.15);
+* NumPy arrays of 1 MiB or more, through NumPy's table of memory functions (NEP 49).
 """
 
 import ctypes
@@ -25,7 +27,7 @@ _FIELDS: Final = {"VmHWM": "peak_bytes", "VmRSS": "bytes", "RssFile": "file_byte
 
 
 class HostKind(IntEnum):
-    """The kind of a host memory allocation; equal to `enum host_kind` of host.h."""
+    """The kind of a host memory allocation. The values are those of `enum host_kind` in host.h."""
 
     PINNED = 0
     TENSORS = 1
@@ -40,11 +42,11 @@ class _HostUseStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """The host memory that one source line had allocated at the peak."""
+    """The host memory that one source line held at the peak."""
 
     line: Line | None
-    """The user's source line that allocated, or the innermost library line if no user line is on the stack; None
-    without Python frames.
+    """The user's source line that allocated the memory. If no user line is on the stack, it is the innermost library
+    line; None without Python frames.
     """
     is_users: bool
     bytes: int
@@ -52,8 +54,8 @@ class LedgerRow:
 
 
 class HostLedger:
-    """The ledger of this process's host memory. Load it together with the journal's C library, before torch is
-    imported.
+    """Counts this process's large allocations of host memory. Create it before torch is imported, together with the
+    journal.
     """
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
@@ -64,14 +66,14 @@ class HostLedger:
         self._library, self._stacks = library, stacks
 
     def open(self) -> None:
-        """Start counting large allocations of host memory."""
+        """Start to count large allocations of host memory."""
         allocator = _numpy_allocator()
         if allocator is not None:
             self._library.host_watch_arrays(allocator)
         self._library.host_open()
 
     def close(self) -> None:
-        """Stop counting large allocations of host memory; the counted allocations stay readable."""
+        """Stop counting large allocations of host memory. The counts stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
@@ -79,15 +81,15 @@ class HostLedger:
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return the peak, in bytes, of allocated host memory of one kind."""
+        """Return the largest number of bytes of one kind of host memory that were allocated at the same time."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return the bytes that the ledger of host memory itself uses."""
+        """Return the bytes of host memory that this object itself uses for its counts."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
-        """Return the host memory at the peak by source line, largest first; the rows sum to the peak."""
+        """Return the host memory of each source line at the peak, largest first. The sum of the rows is the peak."""
         sums: dict[tuple[Line | None, bool], tuple[int, int]] = {}
         use, index = _HostUseStruct(), 0
         while self._library.host_use_at_peak(int(kind), index, use):
@@ -131,13 +133,15 @@ class Resident:
 
     bytes: int
     peak_bytes: int
-    """The highest resident memory of the process in bytes since it began."""
+    """The largest resident memory of the process in bytes since the process began."""
     file_bytes: int
-    """The resident bytes of file-backed pages, such as library code, which all processes that map the file share."""
+    """The resident bytes of pages that come from files, such as library code. All processes that map a file share its
+    pages.
+    """
 
 
 def resident(status: Path = _STATUS) -> Resident:
-    """Return the resident memory of this process; all numbers are 0 if the kernel does not report them."""
+    """Return the resident memory of this process. All numbers are 0 if the kernel does not report them."""
     found = dict.fromkeys(_FIELDS.values(), 0)
     try:
         lines = status.read_text().splitlines()

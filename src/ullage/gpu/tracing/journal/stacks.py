@@ -1,7 +1,7 @@
 """Read the Python stacks that the journal records, to find the line that requested memory.
 
 The C part (`stacks.c`) reads the interpreter's own frames. That takes a fraction of a microsecond and creates no Python
-object. The layout of frames differs in every minor version of CPython. Before the layout table is used, `follow` is
+object. Frames have a different layout in every minor version of CPython. So, before the first use, the reader is
 checked on a stack that Python itself describes.
 """
 
@@ -20,7 +20,9 @@ _COMPARED_FRAMES: Final = 20  # the number of frames that are compared in this c
 
 
 class _FrameLayout(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_layout`: where the interpreter's frames store their fields."""
+    """The places at which the interpreter's frames store their fields. This ctypes structure is equal to
+    `struct stacks_layout`.
+    """
 
     _fields_ = tuple(
         (name, ctypes.c_int32)
@@ -34,7 +36,7 @@ class _FrameLayout(ctypes.Structure):
 
 
 class _StackNode(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_node`: one call in the tree of recorded Python stacks."""
+    """One call in the tree of recorded Python stacks. This ctypes structure is equal to `struct stacks_node`."""
 
     _fields_ = (
         ("parent", ctypes.c_uint32),
@@ -57,8 +59,8 @@ _LAYOUTS: Final = {
 
 
 class JournalStacks:
-    """The reader of recorded Python stacks. The number of a stack, which a journal entry contains, is a node in a tree
-    of calls.
+    """Reads recorded Python stacks. A journal entry contains the number of its stack, which is a node in a tree of
+    calls.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -81,7 +83,7 @@ class JournalStacks:
 
     @cached_property
     def are_recorded(self) -> bool:
-        """Whether Python stacks are recorded. The first access of this property starts the recording; on an unknown
+        """Whether Python stacks are recorded. The first access of this property starts the recording. On an unknown
         interpreter the property is False.
         """
         layout = _LAYOUTS.get(sys.version_info[:2])
@@ -100,7 +102,7 @@ class JournalStacks:
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
-        """Return the source lines of a recorded Python stack, innermost first, at most 200 lines."""
+        """Return the source lines of a recorded Python stack: at most 200 lines, innermost first."""
         return list(self._lines(node))
 
     def _lines(self, node: int) -> Iterator[Line]:
@@ -110,7 +112,7 @@ class JournalStacks:
             node = found.parent
 
     def users_line(self, node: int) -> Line | None:
-        """Return the innermost line of the user's own code on a recorded stack; None if the stack has no such line."""
+        """Return the innermost line of the user's own code on a recorded stack. None: the stack has no such line."""
         path = []
         found = _StackNode()
         while node not in self._users:
@@ -125,8 +127,9 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Return the innermost line, on a recorded stack, of an installed package other than torch that a user's line
-        has called; None if the stack has no such line.
+        """Find, on a recorded stack, the innermost line of an installed package that a user's line has called.
+
+        Lines of torch are skipped. None: the stack has no such line.
         """
         before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
         return next((line for line in before_users if is_librarys(line.file)), None)
