@@ -161,8 +161,9 @@ class PlanInOrder(OpenRuns):
     def graph_made(self, unit: int) -> bool:
         """Record that torch.compile compiled a graph while a batch group ran. All later keys then need runs again.
 
-        Returns: Whether the epoch in its own order compiles this graph at the same position, because every earlier
-            shape was run and compiled none.
+        Returns:
+            Whether the epoch in its own order compiles this graph at the same position, because every earlier shape was
+            run and compiled none.
         """
         if unit <= self._made_at:
             return False

@@ -196,12 +196,14 @@ class Guard:
             update: False for all but the last call of a gradient accumulation. The caller divides the loss by the
                 number of calls, as usual.
 
-        Returns: The detached loss of the whole batch. If `loss_of` returns a tuple: a tuple of that loss and the joined
+        Returns:
+            The detached loss of the whole batch. If `loss_of` returns a tuple: a tuple of that loss and the joined
             second values of all parts.
 
-        Raises: torch.OutOfMemoryError: the batch does not fit in any way. Everything is as before the step, and notes
-            on the error give the reason. If the optimizer's state does not fit, parameters and optimizer state are as
-            before.
+        Raises:
+            torch.OutOfMemoryError: the batch does not fit in any way. Everything is as before the step, and notes on
+                the error give the reason. If the optimizer's state does not fit, parameters and optimizer state are as
+                before.
             RuntimeError: the step changed something that cannot be restored, so it is not retried; the error names it.
             UsageError: `loss_of` did not return a loss, or the batch holds an object that can be read only once, such
                 as an iterator.

@@ -223,8 +223,9 @@ class Exchange:
     def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
         """Wait for a message from another rank.
 
-        Returns: The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was
-            not run.
+        Returns:
+            The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was not
+            run.
         """
         refusal: str | None = None
         with self._changed:

@@ -127,8 +127,9 @@ def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: C
         is_makeshift: a function that returns whether a tensor was allocated in host memory because it did not fit on
             the GPU.
 
-    Raises: torch.OutOfMemoryError: the optimizer's state does not fit; parameters, state and parameter groups are as
-        before.
+    Raises:
+        torch.OutOfMemoryError: the optimizer's state does not fit; parameters, state and parameter groups are as
+            before.
     """
     state = {parameter: dict(own) for parameter, own in optimizer.state.items()}
     tensors = [value for own in state.values() for value in own.values() if isinstance(value, torch.Tensor)]
