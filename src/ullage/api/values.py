@@ -93,8 +93,7 @@ def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
 
 
 def semantics_given(torch_version: str | None) -> str | None:
-    """Return the torch version whose allocator ullage emulates, as the option `torch_version` gives it; None if the
-    option is not given.
+    """Return the version of torch whose allocator ullage emulates; None if the option `torch_version` is not given.
 
     Raises:
         SettingsError: the text is not a version.

@@ -69,7 +69,7 @@ class _Quick:
         )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments of this command. Options of plain types are converted by `PlainTypes`."""
+        """Parse the arguments of this command. `PlainTypes` converts options of plain types."""
         for parameter in self.get_params(ctx):
             if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
                 parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
@@ -195,9 +195,7 @@ class LaunchCommand(Command):
         return taken, kept
 
     def _say_whose(self, ctx: Any, command: list[str]) -> None:
-        """Print a note about each option that both ullage and the script have. ullage passed these options to the
-        script.
-        """
+        """Print a note about each option that both ullage and the script have. Such an option goes to the script."""
         options = self._options(ctx)
         for word in command[1:]:
             name = word.partition("=")[0]

@@ -50,7 +50,7 @@ class Channel:
         journal.tell_exit_status(self._number)
 
     def close(self) -> None:
-        """Close the channel to the parent process in a process that the script forked."""
+        """In a process that the script forked, close the channel to the parent process."""
         with suppress(OSError):
             if file_behind(self._number) == self._identity:
                 os.close(self._number)

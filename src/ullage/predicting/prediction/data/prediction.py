@@ -469,7 +469,7 @@ class Prediction(Answer):
     """
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
-    """The processes of a command that used the GPU, if there are several. All other figures are for the process that
+    """The processes that used the GPU, if a command started several of them. All other figures are for the process that
     used the most memory.
     """
     library_lines: list[LineUse] = field(default_factory=list)

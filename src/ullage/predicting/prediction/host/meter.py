@@ -75,8 +75,8 @@ class HostMeter:
         )
 
     def look(self) -> None:
-        """Read the resident memory of this process. ullage calls this at each place where its own memory may have
-        grown.
+        """Read the resident memory of this process. ullage calls this method at each place where its own memory may
+        have grown.
         """
         now, own = resident(), self.own_bytes()
         # The peak was reached at some time since the last reading. Subtract the smaller of ullage's own sizes at the

@@ -250,7 +250,9 @@ class Memory:
         history: Sequence[Mapping[str, Any]],
         stacks: JournalStacks,
     ) -> "Memory":
-        """Make a `Memory` object from the record of allocations, the hooks and PyTorch's history of a finished run."""
+        """Make a `Memory` object for a finished run. It uses the record of allocations, the observer and PyTorch's
+        allocation history.
+        """
         lives = lives_of(entries)
         return cls(
             device=device,

@@ -84,7 +84,9 @@ class _Voice:
     descriptor: int
     report: ChildReport
     process: int
-    """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
+    """The ID of the process that sends messages to ullage. It is the script's process or a process of the predicted
+    command.
+    """
     owner: socket.socket | None = None
     """The socket connection to a process of the predicted command. ullage closes the connection at the end. None if
     ullage runs a script.

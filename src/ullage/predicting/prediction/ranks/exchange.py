@@ -52,9 +52,7 @@ class _Variant:
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Maps each waiting rank to the rank whose message it waits for, and to the key of that message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The number of ranks that wait for each message. The key of a message consists of its sending rank and its own
-    key.
-    """
+    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
 
     def has_to_be_run(self, rank: int) -> bool:
         """Return whether the message exchange has to start a process for a rank. It has to do so if no other process
@@ -65,8 +63,8 @@ class _Variant:
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Return whether a rank waits for a rank that, directly or through other ranks, waits for it. Such a wait would
-        never end.
+        """Return whether a rank waits for itself through other ranks. For example, rank 0 waits for rank 1, and rank 1
+        waits for rank 0.
         """
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:

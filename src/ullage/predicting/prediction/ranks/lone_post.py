@@ -41,9 +41,9 @@ class LonePost:
     sources: set[int] = field(default_factory=set)
     """The other ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks that failed, each with the reason, although this rank needed messages from them."""
+    """Maps each rank that failed to the reason. This rank needed messages from these ranks."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """The ranks that ullage did not run, each with the reason, although this rank needed messages from them."""
+    """Maps each rank that ullage did not run to the reason. This rank needed messages from these ranks."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -97,7 +97,7 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Create a subgroup with `new_group`, in place of `split_group`."""
+    """Create a subgroup with `new_group`. This function replaces `split_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:
