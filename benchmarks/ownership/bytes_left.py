@@ -225,8 +225,8 @@ def rows(only: list[str]) -> Iterator[Row]:
 PAGE = """# Which GPU memory stays allocated after cleanup?
 
 This page shows how much GPU memory stays allocated after `ullage.release` and after four usual ways to free GPU
-memory. Each row of the table is one small script in which one object, the culprit, keeps GPU memory allocated (the scripts are
-in `tests/training/ownership/scenarios`). The scripts of this table ran with torch {torch} on an emulated
+memory. Each row of the table is one small script in which one object, the culprit, keeps GPU memory allocated (the
+scripts are in `tests/training/ownership/scenarios`). The scripts of this table ran with torch {torch} on an emulated
 {card}. When a script of this table ends, its variables are still alive, as in a notebook. Each cell of the table has
 two figures that `torch.cuda` reports after the cleanup: allocated / reserved memory. **0** means that both are 0.
 The following list explains the columns of the table.
