@@ -106,10 +106,8 @@ def _about(needs: JobNeeds) -> list[str]:
     ]
 
 
+# Cluster software must not read the name as an option or a command.
 def _one_line(name: str) -> str:
-    """Return a name as one printable line for a comment. Nothing in the result can end the comment. Cluster software
-    therefore does not read the name as an option or a command.
-    """
     shown = "".join(character if character.isprintable() else "?" for character in name)
     return shown if len(shown) <= _NAME_WIDTH else f"{shown[: _NAME_WIDTH - 1]}…"
 
@@ -159,8 +157,8 @@ def _slurm(needs: JobNeeds, cpus: int, memory: int | None, shared: int) -> list[
     ]
 
 
+# Sites often use this name in Slurm's gres.conf: h100 for "NVIDIA H100 80GB HBM3".
 def _type_of(gpu: str) -> str:
-    """Return the name that sites often give a GPU in Slurm's gres.conf: h100 for "NVIDIA H100 80GB HBM3"."""
     words = [word for word in gpu.lower().replace("-", " ").split() if word not in ("nvidia", "geforce", "tesla")]
     kept = [word for word in words if not word.endswith("gb") and word not in ("hbm3", "hbm2e", "pcie", "sxm4", "sxm5")]
     return "_".join(kept[:3]) or "gpu"

@@ -69,10 +69,8 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
         return _error(error)
 
 
+# The kernel kills the script if host memory runs out. Another run may succeed.
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Return the prediction for a request. If a signal from outside killed the script, run the script a second time.
-    The kernel sends such a signal if host memory runs out.
-    """
     try:
         return predict_with_draws(request, cancelled=cancelled)
     except ScriptKilledError:

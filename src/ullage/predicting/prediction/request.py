@@ -49,14 +49,10 @@ _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
 _MOST_GPUS: Final = 16  # the number of GPUs of the emulated driver
 _MORE_STEPS: Final = 6
+# Linux allows 128 KiB for one argument or one environment variable.
 _MOST_EDITED: Final = 1 << 16
-"""The maximum length in characters of the packed source texts. Linux allows 128 KiB for one argument or one environment
-variable.
-"""
+# Through this variable, processes of a predicted command find the parent process.
 _VARIABLE: Final = "ULLAGE_PREDICTION"
-"""The name of the environment variable through which processes of a predicted command find the parent process that
-reads their messages.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,10 +350,8 @@ class Request(RunRequest):
                 "give a larger GPU or a smaller context="
             )
 
+    # Imports the module with the names only if there are changes.
     def _check_changes(self) -> None:
-        """Raise UsageError if a change has an unknown name. The function imports the module with the names only if
-        there are changes.
-        """
         if self.changes:
             from ullage.predicting.changes.all_changes import change_named
 
@@ -365,9 +359,6 @@ class Request(RunRequest):
                 change_named(change)
 
     def _check_edited(self) -> None:
-        """Raise UsageError if an edited source text cannot be compiled, or if all edited texts together are too
-        long.
-        """
         if self.script.suffix == NOTEBOOK and self.edited:
             raise UsageError(
                 f"{self.script} is a notebook; expected a Python file, because an edited text cannot replace a notebook"
@@ -384,7 +375,6 @@ class Request(RunRequest):
             )
 
     def _check_command(self) -> None:
-        """Raise UsageError if the command or the script does not exist."""
         first = str(self.script)
         if self.script.exists() and not self.script.is_file() and not (self.script / "__main__.py").exists():
             what = "is a folder" if self.script.is_dir() else "is a pipe or a device"
@@ -396,9 +386,6 @@ class Request(RunRequest):
         command_of([first, *self.arguments])
 
     def _check_batches(self) -> None:
-        """Raise UsageError if the time limit for an epoch is not positive, or if the options `snapshot` and `batches`
-        are combined.
-        """
         if self.options["batches"] is None:
             return
         minutes = self.options["minutes"]

@@ -96,9 +96,6 @@ def _in(node: ast.AST, function: str, file: str) -> Iterator[Assignment]:
 
 
 def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:
-    """Return the first and the last line number of a statement. For a loop or a `with` statement, return only the lines
-    of its header.
-    """
     of = target if isinstance(node, ast.For | ast.AsyncFor | ast.withitem | ast.comprehension) else node
     first: int = getattr(of, "lineno", 0)
     return first, getattr(of, "end_lineno", None) or first

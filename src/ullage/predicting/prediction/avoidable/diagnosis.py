@@ -43,10 +43,8 @@ class AvoidableSearch:
         self._values = values
         self._uses = UseLog(journal.length)
         self._holders = HolderWatch(journal, observer)
+        # False if the run replayed a CUDA graph, because a replay hides its operators.
         self._is_whole = False
-        """Whether ullage observed every operator of the run. False if the run replayed a CUDA graph, because a replay
-        hides its operators.
-        """
         self._copies: list[WeightCopy] = []
         self._vocabularies: set[int] = set()
 
@@ -115,9 +113,6 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return the avoidable memory that ullage finds. The search uses the times at which operators used each memory
-        block. If ullage did not observe every operator, return only the results that do not need all of these times.
-        """
         observer, memory = self._observer, moment.memory
         lives = memory.lives
         passes = TrainingPasses.of(observer.moments, observer.step_ends if observer.has_optimizer else ())

@@ -36,16 +36,6 @@ class Gains:
     def __init__(
         self, lives: Lives, levels: Levels, device: int, rebuilt: Rebuilt | None, *, placement: str, ran_out: bool
     ) -> None:
-        """Set up the calculation for a finished run.
-
-        Args:
-            lives: the times of allocation and free of all blocks.
-            levels: the allocated and reserved bytes of the device over time.
-            device: the device's number.
-            rebuilt: the device's allocations and frees as a program to replay; None if the history is incomplete.
-            placement: the driver whose placement of segments decides on addresses.
-            ran_out: whether memory ran out, in which case a replay would continue beyond the end of the run.
-        """
         self._lives = lives
         self._levels = levels
         self._placement = placement

@@ -28,21 +28,14 @@ from ullage.training.ownership.holding import HolderKind
 if TYPE_CHECKING:
     from ullage.gpu.tracing.source import Line
 
+# Blocks with these roles normally stay alive after a training step.
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
-"""The roles of memory blocks, such as parameters, that normally stay alive after a training step."""
+# Memory that only such objects hold is lost to the script.
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""The kinds of objects that can hold memory without a variable of the script, such as unreachable objects. Memory that
-only such objects hold is lost to the script.
-"""
 _PASSES_NEEDED: Final = 2
-"""The minimum number of training passes that each keep one more memory block of the same kind. With fewer passes,
-ullage does not report blocks that live until the end of the run.
-"""
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
+# The path of a container, without the index of an element.
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A regular expression that cuts an object path such as `losses[3]` after the container. All elements of a container
-then have one common row in the report.
-"""
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
 _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
@@ -118,9 +111,6 @@ def held_over(
 def _candidates(
     lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
 ) -> np.ndarray:
-    """Return the blocks that the script allocated in training passes, and the first batch, which it allocates before
-    the first pass. Leave out the optimizer's temporaries, and blocks that must stay alive, such as parameters.
-    """
     is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
     is_made = (
         ((made_in >= 1) | is_input) & (lives.entries["device"] == device) & (lives.entries["phase"] != Phase.OPTIMIZER)
@@ -130,12 +120,9 @@ def _candidates(
     return np.array([number for number in numbers.tolist() if roles[number] not in _STAYS], np.int64)
 
 
+# A block that lives until the end stays in the result if every pass leaves such a block, or if the script cannot use it
+# later.
 def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
-    """Return the blocks without those that live until the end of the run and that the script may still use later.
-
-    A block that lives until the end stays in the result if every pass leaves such a block, or if the script cannot use
-    the block later. The latter are blocks of unreachable objects, and of variables of a function that raised an error.
-    """
     kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
         kept[_likeness(block, lives)].add(block.of_pass)
@@ -199,7 +186,6 @@ def _also(holder: BlockHolder) -> str:
 
 
 def _in_python(path: str) -> str:
-    """Return the path of an object in Python's notation, such as `self.last` or `losses[*]`."""
     return _TYPE.sub("", path)
 
 

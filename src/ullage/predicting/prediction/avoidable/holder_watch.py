@@ -17,10 +17,8 @@ from ullage.training.ownership.holding import HolderKind
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
+# In later passes the same variables hold memory.
 _MOST_LOOKS: Final = 12
-"""The maximum number of training passes for which ullage records which variables hold memory. In later passes the same
-variables hold memory.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +66,6 @@ class HolderWatch:
             yield SeenHolder(index=index, address=address, holder=BlockHolder(**fields))
 
     def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
-        """Return the addresses and sizes of the blocks that earlier training passes allocated. Leave out blocks that
-        normally stay alive, such as parameters.
-        """
         starts = self._observer.moments.forward_starts
         if not starts:
             return {}
@@ -86,10 +81,8 @@ class HolderWatch:
         return dict(zip(addresses[is_left].tolist(), sizes[is_left].tolist(), strict=True))
 
 
+# Marks that are older than the block do not count, because the allocator reuses addresses.
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Return for each memory block whether the record of allocations marks its address as a library's workspace. Marks
-    that are older than the block do not count, because the allocator reuses addresses.
-    """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
     return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born

@@ -15,8 +15,8 @@ from ullage.predicting.prediction.avoidable.uses import UseTable
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _LEAST_VOCABULARY: Final = 1000
+# The smallest fraction of the memory peak for which logits get a row in the report.
 _VOCABULARY_SHARE: Final = 1 / 8
-"""The smallest fraction of the memory peak for which logits get a row in the report."""
 _FP32_BYTES: Final = 4
 _PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
@@ -104,8 +104,5 @@ def saved_activations(moment: PeakMoment) -> list[Avoidable]:
 
 
 def _of_passes(moment: PeakMoment) -> list[int]:
-    """Return the memory blocks of forward and backward passes that are alive at the memory peak and that no row of the
-    report counts yet.
-    """
     phases, roles = moment.memory.lives.entries["phase"], moment.memory.roles
     return [block for block in moment.unnamed() if phases[block] != Phase.OPTIMIZER and roles[block] not in _STAY]

@@ -16,17 +16,13 @@ from ullage.predicting.prediction.avoidable.uses import LastUses, TrainingPasses
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
+# The operation that `zero_` itself calls.
 _FILL: Final = "aten::fill_"
-"""The operation that `zero_` itself calls."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
+# torch.optim functions that process all parameters in lists, such as `_multi_tensor_adam`, begin with this prefix.
 _LISTS: Final = "_multi_tensor_"
-"""The prefix of the names of torch.optim functions that process all parameters in lists, such as
-`_multi_tensor_adam`.
-"""
+# The smallest fraction of the gradients that must have a copy in another data type.
 _HALF: Final = 0.5
-"""The smallest fraction of the gradients that must have a copy in another data type. With a smaller fraction, the
-report has no row about these gradients.
-"""
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
@@ -98,9 +94,6 @@ def stale_gradients(
 
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
-    """Return the memory blocks of the gradients that the script set to zero and did not use afterwards. Uses after the
-    entry `moment` in the record of allocations do not count.
-    """
     is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
     zeroed: dict[int, int] = {}  # for each block, the time when it was set to zero
     for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
@@ -112,10 +105,8 @@ def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
     return [block for block in blocks if block in zeroed]
 
 
+# The tensor that the backward pass adds to a zeroed gradient would become the gradient.
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
-    """Return the times at which the memory blocks of gradients would be freed if the script set gradients to None
-    instead of zero. The tensor that the backward pass adds to a zeroed gradient would then become the gradient.
-    """
     lives, roles = moment.memory.lives, moment.memory.roles
     is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
     ends: dict[int, int] = {}

@@ -20,8 +20,8 @@ from ullage.training.ownership.storage import addresses
 
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
+# The recorded name if no PyTorch operator launched the kernel.
 _KERNEL: Final = "a kernel"
-"""The name that ullage records if no PyTorch operator launched the kernel that uses memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,6 @@ class UseLog:
     """A log of every use of GPU memory by an operator. Pass every operator of the run to the method `hear`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Create an empty log of memory uses. The function `now` returns the number of entries in the record of
-        allocations, which serves as the time.
-        """
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
         self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
@@ -182,9 +179,6 @@ class UseLog:
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
-    """Return, for each address, the index of the memory block that began there at the given time; -1 if no block began
-    there.
-    """
     if not len(lives.born) or not len(when):
         return np.full(len(when), -1, np.int64)
     known, codes = np.unique(lives.entries["address"], return_inverse=True)
@@ -204,9 +198,6 @@ class LastUses:
     """
 
     def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
-        """Compute the last use of each memory block from a table of uses. The argument `count` is the number of all
-        blocks.
-        """
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
         """The number of entries in the record of allocations when an operator last used the memory block; -1 if no

@@ -20,10 +20,8 @@ from ullage.training.ownership.holders import BlockHolder, holders_at
 from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses
 
+# Fewer tensors with equal shapes may be a coincidence.
 _LEAST_TENSORS: Final = 2
-"""The smallest number of tensors with equal shapes that ullage takes for copied weights. Fewer equal shapes may be a
-coincidence.
-"""
 _Shapes = tuple[torch.Size, ...]
 
 
@@ -68,7 +66,6 @@ def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
 
 
 def _containers() -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield the tensors of each dict or list that contains only tensors."""
     for one in gc.get_objects():
         kind = type(one)
         if kind is dict or (kind is not list and is_of(one, (dict,))):

@@ -71,10 +71,8 @@ def attach() -> None:
     ImportWatch("torch", before=before, after=after).install()
 
 
+# Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
 def _as_its_rank(attachment: Attachment) -> Attachment:
-    """Return the run data for the rank of this process. End the process if ullage does not run this rank. Launchers set
-    the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
-    """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
     if rank is None or world_size is None or attachment.processes == REAL or request.options["world_size"] is not None:
@@ -123,10 +121,8 @@ class AttachedRun(Run):
         words = getattr(sys, "argv", None) or [""]
         return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
+    # When this process has ended, `tracing/journal/exit_status.c` sends the exit status.
     def _at_exit(self) -> None:
-        """Send the result of the run to the parent process. When this process has ended,
-        `tracing/journal/exit_status.c` sends the exit status.
-        """
         self._is_exiting = True
         # The error that the interpreter printed as unhandled, or that an interactive console printed.
         error = getattr(sys, "last_value", None)
@@ -136,7 +132,6 @@ class AttachedRun(Run):
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result of the run once. Send nothing if the process neither used the GPU nor failed."""
         if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
@@ -160,10 +155,8 @@ class AttachedRun(Run):
             return False
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
+    # A process that did not use the GPU may be a launcher, which must wait for the processes that it started.
     def _on_time(self, number: int, frame: FrameType | None) -> None:
-        """End the process at the time limit if it used the GPU. A process that did not use the GPU may be a launcher,
-        which must wait for the processes that it started.
-        """
         if self._has_allocated():
             super()._on_time(number, frame)
 
@@ -200,10 +193,8 @@ def end_in_the_middle(end: Callable[[], None]) -> None:
     end()
 
 
+# A killed DataLoader worker would leave a temporary folder of multiprocessing behind.
 def _shut_loaders() -> None:
-    """Shut down the workers of torch's DataLoaders. A killed worker would leave a temporary folder of multiprocessing
-    behind.
-    """
     loaders = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(loaders, "_MultiProcessingDataLoaderIter", None)
     if kind is None or not multiprocessing.active_children():

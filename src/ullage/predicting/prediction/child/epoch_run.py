@@ -21,10 +21,8 @@ _NO_LOADER: Final = (
     "the steps that were run"
 )
 _RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be predicted"
+# With the heaviest batches first, memory could run out although it would not run out in the epoch's real order.
 _WIDER: Final = 16
-"""The factor by which ullage enlarges the emulated GPU's memory while it runs the heaviest batches first. In this
-order, memory could run out although it would not run out in the epoch's real order.
-"""
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
 
@@ -70,7 +68,6 @@ class EpochRun:
         self._context.channel.send("epoch", text=text)
 
     def _widen(self) -> int:
-        """Enlarge the memory of the emulated GPUs, and return the number of added bytes."""
         emulation = self._context.emulation
         figures = dict(emulation.figures)
         total = figures["total_memory_bytes"]
@@ -104,7 +101,6 @@ class EpochRun:
 
 
 def _is_within(watch: EpochWatch, worst: WorstBatch, peak: int) -> bool:
-    """Return whether the memory peak of the run is in a step whose tensors have the shapes of the worst batch."""
     plan = watch.plan
     place = worst.index // watch.group
     for unit in watch.units:

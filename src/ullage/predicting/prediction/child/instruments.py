@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
+# Tracking continues if the script has read back a value that may affect a size or a branch. If only a later step reads
+# such a value, the script is run again.
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps after which ullage stops tracking tensor values. It continues if the script has read back a value
-that may affect a size or a branch. If only a later step reads such a value, ullage runs the script again.
-"""
 _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
 
 
@@ -31,16 +30,9 @@ class AllocatorHistory:
     PyTorch's history, it gets this one.
     """
 
+    # An entry without a stack takes a fraction of the time. Frees double the time; older versions of PyTorch always
+    # record them.
     def __init__(self, torch: Any, *, with_stacks: bool, with_frees: bool) -> None:
-        """Start to record PyTorch's history of allocations and frees.
-
-        Args:
-            torch: the module.
-            with_stacks: whether to record a call stack for each entry; an entry without a stack takes a fraction of the
-                time.
-            with_frees: whether to record frees; they double the time for recording. Older versions of PyTorch always
-                do.
-        """
         self._memory = torch.cuda.memory
         self._start = self._memory._record_memory_history
         self._parameters = inspect.signature(self._memory._record_memory_history_impl).parameters
@@ -159,7 +151,6 @@ def _search_begun(context: RunContext, observer: Observer, values: Values) -> "A
 
 
 def _connected(context: RunContext, values: Values) -> LonePost | None:
-    """Connect this rank to the exchange of messages between the ranks of a distributed script."""
     request = context.request
     if request.exchange is None or values.messages is None:
         return None
@@ -170,10 +161,8 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
     return post
 
 
+# PyTorch's history has the requested size of each block, which ullage's own record does not have.
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Make PyTorch record its allocation history. It has the requested size of each block, which ullage's own record of
-    allocations does not have.
-    """
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None
     # Frees show the effect of other placements of segments, and are needed only if addresses decide.

@@ -48,10 +48,8 @@ from ullage.recorded.settings import VARIABLES
 if TYPE_CHECKING:
     from ullage.predicting.prediction.child.instruments import Instruments
 
+# The duration of the steps is added to this limit.
 _EVALUATION_SECONDS: Final = 10.0
-"""The time limit in seconds of an evaluation that directly follows the last step. The duration of the steps is added to
-it.
-"""
 
 
 class StopScript(BaseException):
@@ -66,7 +64,6 @@ class Run:
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
         self._seen: Instruments | None = None
-        """The objects that measure the script; None until the script has imported torch."""
         self._is_over = False
         self._has_gone_on = False
         self._started = time.perf_counter()
@@ -97,9 +94,6 @@ class Run:
     # ---- before the script, and when it imports torch
 
     def _prepare(self) -> EditedSources:
-        """Prepare for the script's import of torch. Return the source texts that Python executes in place of the
-        original files.
-        """
         request = self._request
         if request.options["world_size"]:
             lone_rank.announce(request.options["rank"], request.options["world_size"])
@@ -111,7 +105,6 @@ class Run:
         return edited
 
     def _watch(self) -> None:
-        """Open the record of allocations. Install callbacks for the end of this process and for a fork."""
         if self._request.eager:  # the newer and the older name of the same variable
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
@@ -152,9 +145,6 @@ class Run:
         self._channel.send("imported")
 
     def _leave(self) -> None:
-        """Stop measuring memory in a process that the script forked, because ullage measures only the original
-        process.
-        """
         self._is_over = True
         self._channel.close()
         self._context.journal.close()
@@ -183,10 +173,8 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
+    # The evaluation may take about as long as all steps together.
     def _goes_on(self, seen: "Instruments") -> bool:
-        """Return whether to let the script run an evaluation that directly follows the last step. The evaluation may
-        take about as long as all steps together.
-        """
         if self._has_gone_on or not seen.steps.evaluation_follows():
             return False
         self._has_gone_on = True
@@ -232,27 +220,21 @@ class Run:
         self._is_over = True
         self._stop()
 
+    # Replaces os._exit, which would end the process without a result.
     def _exit_at_once(self, status: int) -> NoReturn:
-        """Send the result and end the process. This method replaces os._exit, which would end the process without a
-        result.
-        """
         self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
 
     # ---- the end of the run
 
     def _stop(self) -> NoReturn:
-        """Stop the script by raising StopScript."""
         raise StopScript
 
     def _end(self) -> Outcome:
-        """Return the outcome of the run for a process that ends without an error."""
         return ending.end_outcome(self._gave_up())
 
+    # Only if the script ended no step and allocated nothing after the error.
     def _gave_up(self) -> ending.SeenOom | None:
-        """The run's last out-of-memory error, if the script ended no step and allocated nothing after it; otherwise
-        None.
-        """
         if self._seen is None or not self._seen.observer.ooms:
             return None
         last, ends = self._seen.observer.ooms[-1], self._seen.observer.step_ends
@@ -262,8 +244,8 @@ class Run:
     def _finish_failed(self, error: BaseException) -> None:
         self._finish(ending.error_outcome(error, self._gave_up()))
 
+    # Memory that the script allocates after this call is not measured.
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result once. Memory that the script allocates after this call is not measured."""
         if self._is_over:
             return
         self._is_over = True
@@ -315,11 +297,6 @@ def refuse(channel: Channel, error: UllageError) -> None:
 
 
 def _context_of(request: ChildRequest, channel: Channel) -> RunContext:
-    """Emulate the GPU, and return the objects that exist during the whole run.
-
-    Raises:
-        UllageError: the GPU cannot be emulated on this machine.
-    """
     journal = Journal()
     torch = find_torch()
     emulation = emulate(

@@ -16,8 +16,8 @@ from ullage.predicting.prediction.request import ChildRequest
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
+# While the script has not captured its CUDA graph yet, the run continues for at most this many steps.
 _STEPS_FOR_A_GRAPH: Final = 20
-"""The maximum number of additional steps that ullage runs while it waits for the script to capture a CUDA graph."""
 
 
 class StepsTaken:
@@ -26,10 +26,9 @@ class StepsTaken:
     def __init__(self, request: ChildRequest, journal: Journal, observer: "Observer") -> None:
         self._request, self._journal, self._observer = request, journal, observer
         self._times: list[float] = []
+        # Both lists have one entry per training step, from the end of the step. These bytes are totals.
         self._sent_bytes: list[int] = []
-        """The total bytes that this rank had sent to other ranks at the end of each training step."""
         self._reserved_bytes: list[list[int]] = []
-        """The reserved bytes of each GPU at the end of each training step."""
 
     def __len__(self) -> int:
         return len(self._times)

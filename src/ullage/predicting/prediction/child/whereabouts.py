@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
-"""The time in seconds without a finished training step after which ullage reports the script's call stack."""
+# If a script reads more values within one step, a loop seems to wait for a value.
 _WAITING_READS: Final = 100
-"""The number of values that the script has to read back within one step before ullage reports that a loop seems to wait
-for a value.
-"""
 _TORCH: Final = "-packages/torch/"
+# From this version on, Python prints a warning if a process with several threads forks.
 _WARNS_OF_THREADS: Final = (3, 12)
-"""The first Python version that prints a warning if a process with several threads forks."""
 
 
 class Whereabouts:

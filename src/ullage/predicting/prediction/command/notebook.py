@@ -63,7 +63,6 @@ def cells_of(file: Path) -> list[str]:
 
 
 def _shell(module: ModuleType) -> Any:
-    """Return IPython's shell for the module in which the notebook runs; None if IPython is not installed."""
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
@@ -75,9 +74,6 @@ def _shell(module: ModuleType) -> Any:
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
-    """Run the code of a notebook cell. If the cell has `await` at the top level, run its coroutine until it is
-    complete.
-    """
     result = eval(code, names)
     if code.co_flags & inspect.CO_COROUTINE:
         import asyncio

@@ -18,11 +18,12 @@ from ullage.base.foreign_files import open_regular
 
 PYTHON_FILES: Final = (".py", ".pyw")
 NOTEBOOK: Final = ".ipynb"
+# torchrun (torch 2.15) and deepspeed (0.18)
 _PER_NODE: Final = frozenset(("--nproc-per-node", "--nproc_per_node", "--num-gpus", "--num_gpus"))
-"""The options of torchrun (torch 2.15) and deepspeed (0.18) that set the number of processes per machine."""
+# accelerate (1.15)
 _IN_ALL: Final = frozenset(("--num-processes", "--num_processes"))
-"""The options of accelerate (1.15) that set the total number of processes on all machines."""
 _NODES: Final = frozenset(("--nnodes", "--num-machines", "--num_machines", "--num-nodes", "--num_nodes"))
+# These options, each with a value, connect machines. The command runs on one machine only.
 _OF_SEVERAL_NODES: Final = frozenset(
     (
         *("--node-rank", "--node_rank", "--machine-rank", "--machine_rank"),
@@ -32,9 +33,6 @@ _OF_SEVERAL_NODES: Final = frozenset(
         *("--hostfile", "-H", "--include", "-i"),
     )
 )
-"""The launcher options, each with a value, that connect machines with each other. ullage removes them from the command,
-because it runs the command on one machine only.
-"""
 _LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
 _LAUNCHER_MODULES: Final = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -53,7 +51,6 @@ class Launch:
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""A regular expression for text such as NAME=value, which sets an environment variable in front of a shell command."""
 
 
 def shown(words: Sequence[str]) -> str:
@@ -120,7 +117,6 @@ def launch_of(words: Sequence[str]) -> Launch:
 
 
 def _options_of_launcher(words: Sequence[str]) -> list[str]:
-    """Return the launcher and its own options. These are all arguments before the script."""
     for place, word in enumerate(words[1:], 1):
         if word.endswith(PYTHON_FILES) or (word in ("-m", "--module") and words[0] in _LAUNCHERS):
             return list(words[:place])
@@ -137,9 +133,6 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
 
 
 def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
-    """Return a copy of a command in which the given options have a new value. If the value is None, remove these
-    options.
-    """
     found: list[str] = []
     is_value = False
     for word in words:
@@ -154,9 +147,6 @@ def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) 
 
 
 def _number(text: str) -> int:
-    """Return the number of processes in an option's text. If the text is not a number, such as torchrun's "gpu",
-    return 1.
-    """
     return max(int(text), 1) if text.isdecimal() and len(text) < 6 else 1
 
 

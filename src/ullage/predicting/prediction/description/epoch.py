@@ -66,9 +66,6 @@ def _worst_rows(worst: WorstBatch, lines: list[Line]) -> Iterator[tuple[str, str
 
 
 def _survival_text(worst: WorstBatch | None) -> str:
-    """Return a text that says how to find the batch size with which the worst batch fits. If there is an estimate of
-    that size, the text begins with it.
-    """
     how = "find the batch size with ullage fit --batches heaviest --vary OPTION"
     if worst is None or worst.items_that_fit is None:
         return how

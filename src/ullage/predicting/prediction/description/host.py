@@ -9,14 +9,10 @@ from ullage.predicting.prediction.host.memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
+# The option --host-memory shows source lines in any case.
 _SHOWN_FROM: Final = 20
-"""The report shows source lines only if they allocated at least 1/20 of the host memory. With the option --host-memory,
-the report always shows source lines.
-"""
+# Smaller amounts do not matter to the user, such as the four bytes that `item()` copies.
 _LEAST_PINNED_BYTES: Final = 1 << 20
-"""The smallest amount of pinned memory, in bytes, that the report shows. Smaller amounts do not matter to the user,
-such as the four bytes that `item()` copies.
-"""
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:

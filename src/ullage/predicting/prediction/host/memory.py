@@ -178,7 +178,6 @@ def host_use(
 
 
 def _limit_here() -> tuple[int | None, str]:
-    """Return the host memory that is available on this machine in bytes, and the source of that figure."""
     host = read_host()
     if host.limit_bytes is not None and (host.memory_bytes is None or host.limit_bytes < host.memory_bytes):
         return host.limit_bytes, "the control group's limit"

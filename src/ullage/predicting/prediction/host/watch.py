@@ -17,10 +17,8 @@ from ullage.base.units import KIB
 from ullage.predicting.prediction.host.memory import WorkersUse
 
 _SECONDS: Final = 0.2
+# The largest fraction of wall-clock time to spend on /proc. Reading the figures of a large process is slow.
 _COST_SHARE: Final = 0.05
-"""The largest fraction of wall-clock time that ullage spends on reading /proc. Reading the figures of a large process
-is slow.
-"""
 _PLANNER: Final = b"ullage.gpu.emulator.cudnn"
 _SECTOR_BYTES: Final = 512  # The unit of st_blocks, according to stat(2).
 _SHARED: Final = "/dev/shm/"
@@ -69,10 +67,8 @@ class HostWatch:
                     yield child
                     yield from self._descendants(child)
 
+    # The cuDNN planner does not exist in a run on a real GPU.
     def _is_ours(self, process: int) -> bool:
-        """Return whether a process is the cuDNN planner that ullage started. This process does not exist in a run on a
-        real GPU.
-        """
         try:
             return _PLANNER in (self._root / str(process) / "cmdline").read_bytes()
         except OSError:
@@ -84,7 +80,6 @@ class HostWatch:
         return max(0, own - found.get("Pss_Shmem", 0))  # Shared memory is counted by file.
 
     def _shared_bytes(self, processes: list[int]) -> int:
-        """Return the bytes in the shared-memory files that the given processes have opened or created."""
         paths: list[Path] = []
         for process in processes:
             with suppress(OSError):
@@ -101,8 +96,8 @@ class HostWatch:
         return sum(files.values())
 
 
+# The lines are "Name: NUMBER kB"; the result is in bytes.
 def _fields(path: Path) -> dict[str, int]:
-    """Return the fields of a /proc file with lines "Name: NUMBER kB", converted to bytes."""
     found = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

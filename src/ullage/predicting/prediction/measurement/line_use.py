@@ -13,10 +13,8 @@ from typing import Final
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import LineUse
 
+# If no line of the user's code leads to this fraction of live memory, memory is not grouped by library lines.
 _MOST: Final = 0.5
-"""The smallest fraction of live memory to which one line of the user's code must lead. If no line reaches this
-fraction, ullage does not group memory by library lines.
-"""
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -53,7 +51,6 @@ def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
 
 
 def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
-    """Return whether one line of the user's code leads, through a library, to most of the live memory."""
     by_line: Counter[Line | None] = Counter()
     through: defaultdict[Line | None, int] = defaultdict(int)
     for use in uses:

@@ -62,10 +62,8 @@ def _inside(span: Span, levels: Levels) -> slice:
     return slice(int(low), int(high))
 
 
+# The last value is None if the peak is not higher than the bytes before the phase.
 def _peak_of(span: Span, levels: Levels) -> tuple[int, int, int | None]:
-    """Return the allocated bytes before a phase, the phase's peak of allocated bytes, and the entry of that peak in the
-    record of allocations. The entry is None if the peak is not higher than the bytes before the phase.
-    """
     inside = _inside(span, levels)
     before = int(levels.allocated[inside.start - 1]) if inside.start else 0
     if inside.stop > inside.start:

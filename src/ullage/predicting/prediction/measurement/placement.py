@@ -101,11 +101,8 @@ def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
     return run(program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes, placement=placement))
 
 
+# A replay does not need the call stacks.
 def _history_of(trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> History:
-    """Convert a trace of allocator events to columns. Leave out the call stacks, because a replay does not need
-    them.
-    """
-
     def column(name: str, other: str = "") -> np.ndarray:
         return np.array([event.get(name, event.get(other, 0)) for event in trace], np.uint64).astype(np.int64)
 

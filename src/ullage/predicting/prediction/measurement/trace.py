@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The number of training steps that a predicted run has to complete before it may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -285,9 +284,9 @@ class Memory:
             size_bytes=block.size_bytes,
         )
 
+    # From the index of an allocation to the ID of the module that was running.
     @cached_property
     def _modules(self) -> dict[int, int]:
-        """Maps the index of an allocation to the ID of the module that was running at that time."""
         return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:

@@ -14,11 +14,9 @@ from ullage.gpu.tracing.source import Line, is_users
 from ullage.predicting.made_up.missing import hint_of
 from ullage.predicting.prediction.data.run_result import Outcome
 
+# From subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures. These exceptions do not
+# contain the output of the child process.
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
-"""The exceptions that only report that a child process failed, without the output of that process.
-
-They are raised by subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures.
-"""
 _CAPTURED_LINES: Final = 15
 _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
@@ -115,10 +113,8 @@ def oom_in(error: BaseException | None) -> BaseException | None:
     return None
 
 
+# A folder exists already, a lock is held, or a port is in use.
 def _is_of_system(error: BaseException) -> bool:
-    """Return whether the operating system refused an operation, because a folder exists already, a lock is held, or a
-    port is in use.
-    """
     kinds: list[type] = [OSError]
     for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
         kind = getattr(sys.modules.get(module), name, None)
@@ -151,12 +147,10 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _is_of_child(error: BaseException) -> bool:
-    """Return whether an exception reports that a process that the script started has failed."""
     return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
 
 
 def _captured(error: BaseException) -> str:
-    """Return the last output lines of a failed subprocess, if the script captured that output."""
     if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
         return ""
     said = error.stderr or error.output or ""

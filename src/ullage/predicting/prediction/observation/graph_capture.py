@@ -29,8 +29,8 @@ class GraphCapture:
         self._count_steps = count_steps
         self._end_step = end_step
         self._steps_before = 0
+        # The `id()` of each CUDA graph during whose capture a training step ended.
         self._with_steps: set[int] = set()
-        """The `id()` of each CUDA graph during whose capture a training step ended."""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Install hooks on the methods of `torch.cuda.CUDAGraph`."""

@@ -169,10 +169,8 @@ class Observer:
         self._journal.set_phase(phase)
         return previous
 
+    # The wrapper adds one stack frame per call. PyTorch's global module hooks would take far more time.
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`. The wrapper adds one stack frame per call. PyTorch's global module hooks would
-        take far more time.
-        """
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
         is_compiling = torch.compiler.is_compiling
@@ -326,7 +324,6 @@ class Observer:
         self._note(Role.PARAMETERS, parameters)
 
     def _note_module(self, module: nn.Module) -> bool:
-        """Note the tensors that a module owns. Return whether one of the module's parameters requires a gradient."""
         # Repeat this at each step: parameters move when a model is cast or sharded, and buffers are replaced.
         step, known, is_trained = self._roots.get(id(module), (-1, None, False))
         if step == len(self.step_ends) and known is not None and known() is module:
@@ -341,7 +338,6 @@ class Observer:
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Give an ID to each module below a root module. A module that already has an ID keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -412,9 +408,6 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
-        """Count a value that the script read back from the GPU, but that ullage did not determine. The operator and the
-        size show what kind of read it was.
-        """
         if self.reads.is_answered:
             return
         names = ops.split(">") if ops else []
@@ -439,13 +432,10 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return the objects that still exist among those to which the weak references refer."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
+# A lazy parameter counts 0 until it is initialised.
 def _elements_of(module: "nn.Module") -> int:
-    """Return the number of elements in a module's own parameters, without those of its submodules. A lazy parameter
-    counts 0 until it is initialised.
-    """
     own = (each for each in module._parameters.values() if each is not None)
     return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

@@ -171,10 +171,8 @@ def _role_by_life(
     return Role.UNKNOWN if died == _NEVER else Role.TEMPORARIES
 
 
+# An address can have had several blocks. A note applies to the block that was alive at that time.
 def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, Role]:
-    """Return the role that each memory block has because of its owner. A note about an owner applies to the block that
-    was alive at the note's address at that time.
-    """
     rank = {role: position for position, role in enumerate(_PRECEDENCE)}
     found: dict[int, Role] = {}
     by_address: dict[int, list[int]] = {}
@@ -198,12 +196,8 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
 
 
 def _next(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the first element of `sorted_indices` that is greater; `_NEVER` if there is
-    none.
-    """
     return np.append(sorted_indices, _NEVER)[np.searchsorted(sorted_indices, at, side="right")]
 
 
 def _previous(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the last element of `sorted_indices` that is not greater; -1 if there is none."""
     return np.insert(sorted_indices, 0, -1)[np.searchsorted(sorted_indices, at, side="right")]

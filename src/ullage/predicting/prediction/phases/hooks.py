@@ -92,7 +92,6 @@ class EvaluationDue:
         return lambda: setattr(owner, name, original)
 
     def __bool__(self) -> bool:
-        """Return whether the library's training loop will evaluate next. Return False if that is not known."""
         loop = self._loop() if self._loop is not None else None
         fetcher = self._fetcher() if self._fetcher is not None else None
         if loop is None:
@@ -227,10 +226,8 @@ class PhaseHooks:
         setattr(owner, name, self._around(original, kind))
         self._undo.append(lambda: setattr(owner, name, original))
 
+    # A module calls `state_dict` of its submodules; only the outermost call counts.
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
-        """Return a wrapper that notes each call of a function. A module calls `state_dict` of its submodules; the
-        wrapper notes only the outermost of these calls.
-        """
         inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
 
         @functools.wraps(original)

@@ -135,18 +135,13 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
     return sorted([*whole, *found], key=lambda span: (span.begin, -span.end))
 
 
+# Frees directly after a phase release the local variables of a function that has returned.
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Extend a phase by the frees that directly follow it, and return it. These frees release the local variables of a
-    function that has returned.
-    """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the library calls, such as `Trainer.evaluate`, that are each a whole phase. Leave out a call that is
-    nested in a call of the same phase and thread.
-    """
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
         name = _WHOLE.get(kind)
@@ -161,10 +156,8 @@ def _whole(calls: NotedCalls) -> list[Span]:
     return found
 
 
+# The call of `state_dict` comes before the file is written.
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`,
-    which comes before the file is written.
-    """
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
     return [
@@ -174,13 +167,8 @@ def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
     ]
 
 
+# Loading a model before training does not count, because that loads the initial weights.
 def _resuming(marks: Marks) -> list[Span]:
-    """Return the phases in which the script resumed: it loaded a checkpoint into an optimizer, or into a model after
-    the first step.
-
-    If a script only loads a model before training it, this does not count as resuming, because it loads the initial
-    weights.
-    """
     barriers = _work(marks) + _begins(marks.calls, {NotedCall.WRITE})
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     return [
@@ -196,9 +184,6 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return the indices in the record of allocations at which a forward or backward pass begins, or a step ends. Calls
-    before and after such an index belong to different phases.
-    """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
 
@@ -206,9 +191,6 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Group the calls of the given kinds. Barriers, such as a training step, separate the groups. Return for each group
-    its kinds of calls, its begin, its end, and whether it is in another thread than the training.
-    """
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []
     for other in (False, True):
@@ -234,13 +216,10 @@ def _is_within(begin: int, end: int, spans: Iterable[Span]) -> bool:
     return any(span.begin <= begin and end <= span.end for span in spans)
 
 
+# A call with gradients off is evaluation if the module has trainable parameters and is in evaluation mode. With
+# gradients on, the module must also be trained in training mode, and no backward pass may follow before the next
+# training call.
 def _evaluating(marks: Marks) -> list[int]:
-    """Return the positions of the module calls that belong to an evaluation.
-
-    A call is evaluation if the module has trainable parameters and is in evaluation mode with gradients off. With
-    gradients on, it is evaluation if the module is trained in training mode and no backward pass follows before the
-    next training call.
-    """
     forwards = marks.forwards
     is_pass = [trained and grad for trained, grad in zip(forwards.trained, forwards.with_grad, strict=True)]
     trains = [
@@ -261,15 +240,11 @@ def _evaluating(marks: Marks) -> list[int]:
 
 
 def _first_after(indices: Sequence[int], moment: int) -> int:
-    """Return the first of the ascending `indices` that is not less than `moment`; `_NEVER` if all indices are less."""
     at = bisect_left(indices, moment)
     return indices[at] if at < len(indices) else int(_NEVER)
 
 
 def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
-    """Return the indices in the record of allocations at which the forward and backward passes of the training begin.
-    Leave out backward passes inside an evaluation call.
-    """
     forwards = marks.forwards
     others = set(range(len(forwards.begins))).difference(evaluating)
     inside = [Span(name=PhaseName.EVALUATION, begin=forwards.begins[at], end=forwards.ends[at]) for at in evaluating]
@@ -280,10 +255,8 @@ def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
     ]
 
 
+# An evaluation ends when gradients are switched on again after its last module call.
 def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
-    """Return the phases in which modules evaluate. Leave out library calls that are whole phases. An evaluation begins
-    with its first module call. It ends when gradients are switched on again after its last module call.
-    """
     forwards, evaluating = marks.forwards, _evaluating(marks)
     barriers = sorted([*marks.step_ends, *stops, *_passes(marks, evaluating)])
     borders = _borders(entries)
@@ -304,9 +277,6 @@ def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: It
 
 
 def _borders(entries: Entries) -> np.ndarray:
-    """Return the entries in the record of allocations that cannot belong to an evaluation without gradients. At these
-    entries, the script trains or has switched gradients on.
-    """
     of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
     with_grad = (entries["flags"] & GRAD_ENABLED) != 0
     trains = (entries["phase"] == Phase.BACKWARD) | (entries["phase"] == Phase.OPTIMIZER)
@@ -335,9 +305,6 @@ def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> l
 
 
 def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]:
-    """Return the parts of the interval (low, high] that are outside of all given intervals. The given intervals are in
-    the order of their beginnings.
-    """
     pieces = []
     for cut in cuts:
         if cut.begin >= high or cut.end <= low:

@@ -33,10 +33,8 @@ _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
+# The script itself can write such lines into the pipe.
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""The exceptions that Python raises for a line in ullage's pipe that is not a message. The script itself can write such
-lines.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +77,6 @@ class ChildReport:
 
 @dataclass(slots=True)
 class _Voice:
-    """A process that sends messages to ullage: the script's process, or one process of a predicted command."""
-
     descriptor: int
     report: ChildReport
     process: int
@@ -129,22 +125,17 @@ class Listener:
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which ullage stops waiting for the next message of the script's process."""
     _asked: bool = False
-    """Whether the script was asked to stop."""
     _has_started: bool = False
+    # The ID of a process; 0 if no process is importing torch.
     _importing: int = 0
-    """The ID of the process that is importing torch and for which ullage extends the time limit; 0 if there is none."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    # From the ID of each process to the time at which it began to wait for another rank.
     _waiting_since: dict[int, float] = field(default_factory=dict)
-    """Maps the ID of each process that waits for a message from another rank to the time at which its wait began."""
+    # The ranks that a progress message has already named.
     _asked_ranks: set[int] = field(default_factory=set)
-    """The other ranks that run because this rank needs messages from them. A progress message has already named these
-    ranks.
-    """
     _done: str = "no step yet"
-    """The script's progress in its last message, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
@@ -225,10 +216,8 @@ class Listener:
         else:
             self._take(self._voices[descriptor], data)
 
+    # A process of another user may connect too.
     def _let_in(self) -> None:
-        """Accept a connection from a process of the predicted command. Close the connection if it comes from another
-        user.
-        """
         assert self.door is not None
         connection, _ = self.door.accept()
         process, user = peer_of(connection)
@@ -330,7 +319,6 @@ class Listener:
                 self._limit = now + UNWIND_SECONDS
 
     def _settle(self, voice: _Voice, status: int | None) -> None:
-        """Complete the report that a process sent while it was exiting: add the exit status of the process."""
         if voice.exiting is not None:
             voice.report.result = voice.exiting.result_with(status)
             voice.exiting = None
@@ -338,17 +326,14 @@ class Listener:
                 self.reports.append(voice.report)
 
     def _why_further(self) -> str:
-        """Return a text that follows the step number, and says why ullage runs more steps than the user requested."""
         return (
             ""
             if self.request.options["batches"]
             else f", {_FURTHER.get(self.request.options['until'] or '', 'until the peaks settle')}"
         )
 
+    # If several processes import torch at the same time, only the first import is excluded from the time limit.
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        """Exclude the import of torch from the time limit. If several processes import torch at the same time, exclude
-        only the first import.
-        """
         if not self._importing:
             self._importing = voice.process
             self._importing_since, self._limit_before_import = now, self._limit

@@ -30,8 +30,6 @@ function returns the reason.
 
 @dataclass(slots=True)
 class _Variant:
-    """The state of all ranks of one distributed run. These ranks have the same script, settings and seed."""
-
     start: Start | None = None
     """The function that starts a helper process for another rank of this run; None until ullage measures one of the
     ranks.
@@ -75,9 +73,6 @@ class _Variant:
         return False
 
     def _waits_for(self, rank: int) -> int | None:
-        """Return the rank that the given rank waits for. Return None if the rank does not wait, or if its awaited
-        message has just arrived.
-        """
         source, key = self.asks.get(rank, (None, ""))
         return source if key not in self.messages else None
 
@@ -86,7 +81,6 @@ class Exchange:
     """The message exchange between the ranks of one prediction, used as a context manager."""
 
     def __init__(self, room: HostRoom | None = None) -> None:
-        """Store the object that decides whether the host has enough free memory to run one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
         """The name of the message exchange's socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
@@ -98,8 +92,8 @@ class Exchange:
         such ranks.
         """
         self._room = room or HostRoom()
+        # These processes have not connected yet.
         self._coming: set[tuple[str, int]] = set()
-        """The helper processes that ullage has started but that have not connected to the message exchange yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -109,7 +103,6 @@ class Exchange:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """End the helper processes that run ranks, and wait until these processes are gone."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -150,7 +143,6 @@ class Exchange:
         thread.start()
 
     def _let_in(self) -> None:
-        """Accept connections from the processes that run ranks. Close a connection if it comes from another user."""
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -162,9 +154,6 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the requests of one rank's process until the process closes the connection. Each request is one line
-        of JSON.
-        """
         # `suppress` comes first: when the stream is closed it sends buffered data to a process that may be gone.
         with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
@@ -202,10 +191,8 @@ class Exchange:
                 self._variants[variant].running.discard(rank)
             self._changed.notify_all()
 
+    # A helper waits here until a rank needs another message from it.
     def _told(self, variant: str, rank: int, key: str, value: str, *, helps: bool) -> None:
-        """Store a rank's message. If a helper process sent the message, that process waits here until a rank needs
-        another message from it.
-        """
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             mine.messages.setdefault(key, value)
@@ -218,13 +205,8 @@ class Exchange:
                     )
                 )
 
+    # Returns the message (None if it will not come), the error of its rank, and the reason why its rank was not run.
     def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
-        """Wait for a message from another rank.
-
-        Returns:
-            The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was not
-            run.
-        """
         refusal: str | None = None
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
@@ -249,7 +231,6 @@ class Exchange:
             return mine.messages.get(key), mine.failures.get(source), refusal
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
-        """Run a rank as a helper process, because another rank waits for its message."""
         mine.helpers.add(rank)
         start = mine.start
         if start is None:

@@ -116,6 +116,5 @@ class LonePost:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    """Return the beginning of a sentence about ranks, such as "ranks 1, 2 were" or "rank 1 was"."""
     one, *more = map(str, sorted(ranks))
     return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

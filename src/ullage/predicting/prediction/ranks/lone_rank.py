@@ -16,10 +16,8 @@ from typing import Any, Final
 
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
+# PyTorch calls these methods on Gloo groups, but its fake process group does not have them (torch 2.11, 2.15).
 _NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
-"""The methods that PyTorch calls on Gloo groups, but that PyTorch's fake process group does not have (torch 2.11,
-2.15).
-"""
 
 
 def environment_of(rank: int, world_size: int) -> dict[str, str]:
@@ -97,7 +95,6 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Create a subgroup with `new_group`. This function replaces `split_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:
@@ -207,13 +204,8 @@ def _store_type() -> type:
     return LoneStore
 
 
+# `isinstance(group, ProcessGroupGloo)` must be true for PyTorch's fake process group.
 class _TakenForGloo(type):
-    """The metaclass of the class that replaces ProcessGroupGloo.
-
-    It makes `isinstance(group, ProcessGroupGloo)` true for PyTorch's fake process group. It also gives the class the
-    attributes of Gloo's class, such as `create_device`.
-    """
-
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _fake_group_type())
 
@@ -222,8 +214,6 @@ class _TakenForGloo(type):
 
 
 class _FakeGloo(metaclass=_TakenForGloo):
-    """A replacement for ProcessGroupGloo that creates PyTorch's FakeProcessGroup instead."""
-
     def __new__(cls, store: Any, rank: int, size: int, *arguments: Any, **keywords: Any) -> Any:
         from torch.testing._internal.distributed.fake_pg import _create_fake_pg
 

@@ -49,8 +49,6 @@ def stand_in_for_symmetric_memory() -> None:
 
 @dataclass(slots=True)
 class _Shared:
-    """A buffer of symmetric memory (memory that the ranks of a machine share), with its process group."""
-
     group_name: Any
     """The process group for which the script allocated the buffer, if the script named a group."""
     lists: list[torch.Tensor] = field(default_factory=list)

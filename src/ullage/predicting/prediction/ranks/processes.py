@@ -13,8 +13,8 @@ from typing import Final
 
 from ullage.running.diagnosis.host import available_bytes
 
+# The process ID, user ID and group ID at the other end of a socket (unix(7))
 _CREDENTIALS: Final = struct.Struct("3i")
-"""The format of three numbers: the process ID, user ID and group ID at the other end of a socket (see unix(7))."""
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -37,8 +37,8 @@ def starters_of(process: int) -> list[int]:
     return found
 
 
+# The fields follow the process name (proc(5)).
 def _status(process: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat that follow the process name (proc(5)); empty if the process is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -46,7 +46,6 @@ def _status(process: int) -> list[bytes]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the bytes of resident memory that a process does not share with others; 0 if the process is gone."""
     with suppress(OSError, ValueError, IndexError):
         pages = Path(f"/proc/{process}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
@@ -56,12 +55,10 @@ def _own_bytes(process: int) -> int:
 class HostRoom:
     """A counter of the processes that run ranks. It decides whether the host has memory for one more process."""
 
+    # `available` returns the host's free bytes, and `own` a process's own bytes.
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes
     ) -> None:
-        """Store two functions. `available` returns the host's free memory in bytes, or None if it is not known. `own`
-        returns a process's own memory in bytes.
-        """
         self._available = available
         self._own = own
         self._processes: Counter[int] = Counter()

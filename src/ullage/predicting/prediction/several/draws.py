@@ -106,9 +106,6 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
 def _others(
     request: Request, snapshots: Path | None, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> list[tuple[int, Prediction | ScriptError]]:
-    """Return one prediction for each additional seed. If the script fails with a seed, the error takes the place of the
-    prediction.
-    """
     stop = threading.Event()
     plain = request.with_options(values=_later(request), output=False)
 
@@ -126,11 +123,9 @@ def _others(
     return at_once(run, range(1, request.options["draws"]), stop)
 
 
+# In the folder of the requested snapshot, so that a file can be moved there.
 @contextmanager
 def _snapshots_beside(snapshot: Path | None) -> Iterator[Path | None]:
-    """Create a temporary folder for the memory snapshots of additional seeds, next to the requested snapshot. Return
-    None if no snapshot was requested.
-    """
     if snapshot is None:
         yield None
         return
@@ -148,9 +143,6 @@ def _snapshot_of(seed: int, folder: Path) -> Path:
 
 
 def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
-    """Move the memory snapshot of the reported run to the path that the user requested. It replaces the first seed's
-    snapshot.
-    """
     assert request.snapshot is not None
     if fullest.snapshot_error is not None:
         request.snapshot.unlink(missing_ok=True)
@@ -162,10 +154,8 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
     return fullest
 
 
+# If random values may have caused a failure, the verdict becomes uncertain.
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
-    """Add a note about the seeds with which the script failed. If random values may have caused a failure, the verdict
-    becomes uncertain.
-    """
     seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)
     one = ", so the range comes from one run" if ran == 1 else ""

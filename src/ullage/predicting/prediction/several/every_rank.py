@@ -42,17 +42,11 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
 
 
+# If a request between ranks is refused, all runs end: the size of an object could come from one rank and its content
+# from another.
 def _predict_each(
     request: Request, progress: Callable[[str], None], *, asks_all: bool
 ) -> tuple[list[Prediction], str | None]:
-    """Predict every rank.
-
-    If ranks request messages from each other and one of these requests is refused, all runs end. Partly exchanged
-    messages would be inconsistent: the size of an object could come from one rank and its content from another.
-
-    Returns:
-        The predictions in the order of ranks and None; or an empty list and the reason why a needed rank was not run.
-    """
     cancelled = threading.Event()
 
     def is_over() -> bool:

@@ -74,9 +74,6 @@ def predict_resumed(
 
 
 def _resuming(run: Prediction) -> PhaseUse:
-    """Return a resumed run as a single phase. The phase contains the loading of the checkpoint, and the first training
-    steps after it.
-    """
     highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
     return PhaseUse(
         name=PhaseName.RESUMING.value,

@@ -23,10 +23,10 @@ _NOT_ASKED: Final = (
     "If the error comes from values that {} ranks gather or reduce: this rank ran alone, so its own values replaced "
     f"theirs; the values of other ranks are used only in groups of at most {LARGEST_TEAM} ranks"
 )
+# After these exceptions, a distributed script did not fail because of missing values of other ranks.
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""Types of exceptions that show that a distributed script did not fail because of missing values of other ranks."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
@@ -84,7 +84,6 @@ def failure_of(request: Request, result: RunResult, told: ChildReport) -> Script
 
 
 def _death_text(request: Request, told: ChildReport) -> str:
-    """Return the error text for a script's process that ended without a result."""
     name, code = request.name, told.exit_code or 0
     if told.hung and not told.started:
         return f"the process for {name} did not start within two minutes"
@@ -108,7 +107,6 @@ def _death_text(request: Request, told: ChildReport) -> str:
 
 
 def _command_text(request: Request, told: ChildReport) -> str:
-    """Return the error text for a predicted command of which no process used the GPU."""
     name, code = request.name, told.exit_code or 0
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; allow more time with seconds="
@@ -126,9 +124,6 @@ def _command_text(request: Request, told: ChildReport) -> str:
 
 
 def _crash_place(output: str) -> str:
-    """Return the innermost line of the user's code in the output of Python's faulthandler, as " at line N of FILE". If
-    the output has no such line, return an empty text.
-    """
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
         if is_users(file):
             return f" at line {line} of {file}"

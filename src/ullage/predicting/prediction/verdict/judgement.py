@@ -80,7 +80,6 @@ def judgement_of(request: Request, result: RunResult, measured: Measured, use: E
 
 
 def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict on the training steps that ullage ran, and the reason for the verdict."""
     spare = spare_of(measured)
     timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
     if result.outcome.kind == "oom":
@@ -136,10 +135,8 @@ def with_epoch(result: RunResult) -> RunResult:
     )
 
 
+# The run's steps do not show growth, because they ran in another order than the batches of the epoch.
 def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
-    """Return the growth of memory over the epoch. The steps of the run do not show it, because they ran in another
-    order than the batches of the epoch.
-    """
     if not epoch.growth_bytes_per_batch:
         return None
     if of_the_run is not None:

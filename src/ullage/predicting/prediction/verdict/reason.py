@@ -67,11 +67,8 @@ def limit_that_refused(at_oom: AtOom) -> int | None:
     return at_oom.limit_bytes if is_on_card else None
 
 
+# See get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch 2.6 to 2.15).
 def _driver_bytes(requested: int) -> int:
-    """Return the bytes that PyTorch requests from the driver, with default settings, for an allocation that its cache
-    cannot serve. The source is get_allocation_size of DeviceCachingAllocator (c10/cuda/CUDACachingAllocator.cpp, torch
-    2.6 to 2.15).
-    """
     if requested <= LARGEST_SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     is_shared = requested < LARGE_SEGMENT_BYTES // 2
@@ -107,9 +104,6 @@ def reason_of_ending(
 
 
 def _phase_text(at_oom: AtOom, result: RunResult) -> str:
-    """Return a text with the phase in which memory ran out, and with the source line; empty if memory ran out in a
-    step.
-    """
     if at_oom.phase is None:
         return ""
     outcome = result.outcome
@@ -118,9 +112,6 @@ def _phase_text(at_oom: AtOom, result: RunResult) -> str:
 
 
 def _oom_text(at_oom: AtOom, placement: Placement | None) -> str:
-    """Return a text with the requested and the free memory at an out-of-memory error. If the free memory is fragmented,
-    the text also says what to try.
-    """
     levels, limit = at_oom.levels, limit_that_refused(at_oom)
     free = at_oom.free_bytes if limit is None else limit - levels.reserved_bytes
     cached = levels.reserved_bytes - levels.allocated_bytes

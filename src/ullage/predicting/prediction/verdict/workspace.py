@@ -44,12 +44,9 @@ def cudnn_of(measured: Measured) -> CudnnUse:
     )
 
 
+# In the first step, benchmark mode tries plans, and the largest workspace of each problem is in the peak. In later
+# steps, a real GPU may choose a plan with a larger workspace than the one chosen here.
 def _above_trials(measured: Measured, above: int) -> int:
-    """Return an upper bound, in bytes, of what cuDNN plans chosen on a real GPU may add to the reserved peak.
-
-    In the first step, benchmark mode tries plans, and the largest workspace of each problem is in the peak. In later
-    steps, a real GPU may choose a plan with a larger workspace than the one chosen here.
-    """
     later = [step.peak_reserved_bytes for step in measured.steps[1:]]
     peak = measured.peak_reserved_bytes
     return max(0, max(later, default=peak) + above - peak) if above else 0
