@@ -1,8 +1,7 @@
-"""Find held-over blocks: allocated in an earlier pass, not used by any operation since, and still alive at the peak.
+"""Find memory blocks of earlier training passes that no operator uses any more but that are alive at the memory peak.
 
-A block is held over from the end of the pass that used it last. All uses of a freed block are observed, so that it is
-certain that nothing else uses it. A block that is alive until the end of the run could still be used later. It counts
-only if every pass keeps one more block of the same kind, and none of these blocks is used in a later pass.
+A block that lives until the end of the run could still be used later. It counts only if every pass keeps one more block
+of the same kind and no later pass uses them.
 """
 
 import re
@@ -43,16 +42,16 @@ _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOverBlock:
-    """A memory block that stays alive after the last operator that uses it."""
+    """A memory block that stays alive after its last use."""
 
     number: int
-    """The number of the block in `Lives`."""
+    """The index of the memory block among all blocks of the run."""
     since: int
-    """The index of the entry, in the record of allocations, after which the script could have freed the block."""
+    """The index of the allocator event after which the script could have freed the block."""
     of_pass: int
-    """The number of the last training pass in which an operator used the block."""
+    """The last training pass in which an operator used the block."""
     is_let_go: bool
-    """Whether the script freed the block during the run. If so, ullage has observed all uses of the block."""
+    """Whether the script freed the block during the run."""
     holder: BlockHolder
 
 
@@ -66,7 +65,7 @@ def held_over(
     device: int,
     end: int,
 ) -> list[HeldOverBlock]:
-    """Return the memory blocks that stay alive after the last operator that uses them.
+    """Return the memory blocks that stay alive after their last use.
 
     Args:
         lives: the times of allocation and free of all blocks.
@@ -142,9 +141,7 @@ def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
 
 
 def rows_of_held_over(held: Sequence[HeldOverBlock], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the report's rows about blocks that are alive at the memory peak although no operator uses them any more.
-    Each variable or object that holds such blocks has one row. The largest row is first.
-    """
+    """Return one report row for each variable that holds unused memory at the memory peak, largest first."""
     groups: defaultdict[tuple[str, str, str], list[HeldOverBlock]] = defaultdict(list)
     for block in held:
         holder = block.holder

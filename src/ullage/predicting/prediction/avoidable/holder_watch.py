@@ -1,5 +1,6 @@
-"""Record at the beginning of each training pass which variables hold memory of earlier passes. The record consists of
-text. One Python object per block would change when Python collects garbage.
+"""Record before each training pass which variables hold memory of earlier passes.
+
+The record is text, because additional Python objects would change when Python collects garbage.
 """
 
 import json
@@ -23,9 +24,7 @@ _MOST_LOOKS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHolder:
-    """The variable or object that holds a memory block at one point in time. This time is an index in the record of
-    allocations.
-    """
+    """The variable or object that holds a memory block at the time of an allocator event."""
 
     index: int
     address: int
@@ -33,7 +32,7 @@ class SeenHolder:
 
 
 class HolderWatch:
-    """A recorder of the variables that hold each memory block. Call `look` before each forward pass."""
+    """Record which variables hold each memory block. Call `look` before each forward pass."""
 
     def __init__(self, journal: Journal, observer: "Observer") -> None:
         self._journal = journal
@@ -43,7 +42,7 @@ class HolderWatch:
         self._lines: list[str] = []
 
     def look(self) -> None:
-        """If a backward pass has ended since the last record, record which variables hold each memory block."""
+        """Record which variables hold each memory block, if a backward pass has ended since the last record."""
         ends = self._observer.moments.backward_ends
         if not ends or ends[-1] == self._last_backward or self._looks == _MOST_LOOKS:
             return
@@ -59,7 +58,7 @@ class HolderWatch:
             self._lines.append(json.dumps([index, address, asdict(holder)]))
 
     def seen(self) -> Iterator[SeenHolder]:
-        """Yield the recorded holders."""
+        """Yield the recorded variables and objects that hold memory blocks."""
         for line in self._lines:
             index, address, fields = json.loads(line)
             fields |= {"kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])}

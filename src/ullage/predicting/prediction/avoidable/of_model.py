@@ -1,4 +1,4 @@
-"""Find avoidable memory of a model's forward and backward passes: logits, attention scores, and saved activations."""
+"""Find avoidable logits, attention scores and saved activations of a model."""
 
 import re
 from collections import defaultdict
@@ -28,7 +28,7 @@ _MOST_MODULES: Final = 8
 def vocabulary_scores(
     moment: PeakMoment, gains: Gains, table: UseTable, vocabularies: Iterable[int]
 ) -> list[Avoidable]:
-    """Return the `Avoidable` rows about logits: float32 blocks whose last dimension has the size of the vocabulary."""
+    """Return the report rows about logits in float32."""
     sizes = {size for size in vocabularies if size >= _LEAST_VOCABULARY}
     chosen = np.isin(table.columns, list(sizes)) & (table.item_bytes == _FP32_BYTES) & (table.rows > 0)
     of_scores = set(table.block[chosen].tolist())
@@ -50,7 +50,7 @@ def vocabulary_scores(
 
 
 def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[Avoidable]:
-    """Return the `Avoidable` rows about attention matrices that a model saves for the backward pass."""
+    """Return the report rows about attention matrices that a model saves for the backward pass."""
     is_square = (table.rows == table.columns) & (table.rows > 1)
     squares = set(table.block[is_square & table.of(*_SOFTMAX, *_PRODUCTS)].tolist())
     in_softmax = table.of(*_SOFTMAX)
@@ -78,9 +78,7 @@ def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[
 
 
 def saved_activations(moment: PeakMoment) -> list[Avoidable]:
-    """Return the `Avoidable` rows about activations that are saved for the backward pass. Each kind of module has one
-    row. The largest row is first.
-    """
+    """Return a report row for each kind of module that saves activations, largest first."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for block in moment.unnamed(role=Role.ACTIVATIONS):
         groups[_NUMBERS.sub(".*", moment.module_of(block))].append(block)

@@ -1,6 +1,4 @@
-"""Find avoidable memory of the optimizer: temporaries for all parameters at once, and gradients that are not used
-again.
-"""
+"""Find avoidable temporary tensors of the optimizer and gradients that are not used again."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,10 +24,7 @@ _HALF: Final = 0.5
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the `Avoidable` rows about temporary tensors that the optimizer allocates for all parameters at once.
-
-    The result is empty if the memory peak is not in the optimizer's step.
-    """
+    """Return the report rows about temporary tensors that the optimizer allocates for all parameters at once."""
     lives, roles = moment.memory.lives, moment.memory.roles
     in_optimizer = lives.entries["phase"] == Phase.OPTIMIZER
     made = [int(block) for block in np.flatnonzero(in_optimizer) if roles[block] is Role.TEMPORARIES]
@@ -53,9 +48,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the `Avoidable` rows about gradients that stay alive at the memory peak after the optimizer has used
-    them.
-    """
+    """Return the report rows about gradients that stay allocated after the optimizer has used them."""
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
@@ -128,9 +121,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the `Avoidable` rows about gradients that stay alive next to a copy of twice their size. The optimizer
-    uses the copy for its own weights.
-    """
+    """Return the report rows about gradients that stay allocated next to a float32 copy."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index

@@ -1,9 +1,8 @@
-"""Measure a process that a predicted command has started, like a script, and send the result to the parent process.
+"""Measure a process that the predicted command starts, and send the result to the parent process.
 
-`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process that has `ULLAGE_PREDICTION` in its
-environment. Nothing happens until the process imports torch. A process that does not use the GPU sends no result, so
-that launchers, helpers and workers are not affected. A process that is stopped after enough steps ends with exit code
-0, so that its parent process sees a success.
+`_child/hooks/sitecustomize.py` calls `attach` when a Python process starts with `ULLAGE_PREDICTION` in its environment.
+The measurement begins when the process imports torch. A process that does not use the GPU, such as a launcher, sends no
+result.
 """
 
 import atexit
@@ -39,7 +38,7 @@ _HANDLERS_SECONDS: Final = 3.0  # for the exit handlers of other packages, which
 
 
 def attach() -> None:
-    """Measure the memory of this process from the import of torch until the process ends."""
+    """Measure the memory of this process after it imports torch."""
     attachment = Attachment.inherited()
     runs: list[AttachedRun] = []
     notes: list[str] = []
@@ -98,9 +97,7 @@ def _number(text: str | None) -> int | None:
 
 
 class AttachedRun(Run):
-    """The measured run of a process that a predicted command has started. It begins when the process imports torch, and
-    ends when the result is sent.
-    """
+    """The measured run of a process that the predicted command started."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -173,12 +170,10 @@ class AttachedRun(Run):
 
 
 def end_in_the_middle(end: Callable[[], None]) -> None:
-    """Shut down workers, run exit handlers, and call `end`; if this takes too long, call `end` without waiting for
-    them.
+    """Shut down workers, run exit handlers, and call `end`. Skip the clean-up if it takes too long.
 
-    A script that ullage runs itself is stopped with an exception. A process of a launcher has stack frames of other
-    packages below the script, which would treat the exception as a failure. Such a process therefore ends without
-    unwinding its stack, and this function does the clean-up that those frames would have done.
+    An exception would be treated as a failure by the launcher's code below the script. The process therefore ends
+    without unwinding its stack.
     """
 
     def end_late() -> None:

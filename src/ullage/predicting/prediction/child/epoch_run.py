@@ -1,6 +1,4 @@
-"""Run the heaviest batches of an epoch to predict the memory use of the whole epoch, if the user requests it (see
-`ullage.predicting.epoch`).
-"""
+"""Run the heaviest batches of an epoch to predict the memory use of the whole epoch."""
 
 import time
 from collections.abc import Callable
@@ -28,18 +26,14 @@ _SHARE_OF_REPLAY: Final = 0.2
 
 
 class EpochRun:
-    """The observer of the DataLoader that feeds the training. When the run ends, it predicts the memory use of the
-    epoch.
-    """
+    """Observe the DataLoader of the training, and predict the memory use of the epoch."""
 
     def __init__(
         self, context: RunContext, observer: Observer, clear_history: Callable[[], None], finish: Callable[[], None]
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
-        """The predicted memory use of the epoch; None before the end of the run, or if the training did not use a
-        DataLoader.
-        """
+        """The predicted memory use of the epoch. It is None before the end of the run or without a DataLoader."""
         self.watch = EpochWatch(
             clear_history=clear_history,
             backward_passes=lambda: len(observer.backward_lines),
@@ -55,9 +49,7 @@ class EpochRun:
         self.watch.install()
 
     def foresee(self) -> None:
-        """Predict the memory use of the epoch. If the training uses no DataLoader, or if memory ran out first, add a
-        note to the report.
-        """
+        """Predict the memory use of the epoch. Add a note to the report if this is not possible."""
         self._tell("replaying the epoch")
         self.watch.remove()
         self.use = self._use()

@@ -1,4 +1,4 @@
-"""Collect the result of a run as plain data for the parent process. This module runs in the script's process."""
+"""Collect the result of a run as plain data for the parent process."""
 
 import gc
 import os

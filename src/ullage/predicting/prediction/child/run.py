@@ -1,4 +1,8 @@
-"""The process in which the script runs: it emulates the GPU, runs and measures the script, and sends the result.
+"""Emulate the GPU, run and measure the script, and send the result to the parent process.
+
+The arguments are CHANNEL LIFELINE REQUEST. The process writes JSON messages to the file descriptor CHANNEL, one per
+line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}. The file descriptor
+LIFELINE shows when the parent has ended.
 
 `prediction.process.start` starts it with CHANNEL LIFELINE REQUEST as arguments. It writes messages to the file
 descriptor CHANNEL, one JSON object per line: {"event": "start" | "import" | "imported" | "step" | "further" |
@@ -53,13 +57,13 @@ _EVALUATION_SECONDS: Final = 10.0
 
 
 class StopScript(BaseException):
-    """The exception that stops the script after enough steps or at the time limit. It is not an Exception, so that
-    `except Exception` in a script does not catch it.
+    """Stops the script after enough steps or at the time limit. It is a BaseException, so `except Exception` does not
+    catch it.
     """
 
 
 class Run:
-    """One predicted run of a script, from before its import of torch to its result."""
+    """A predicted run of a script, from its start to its result."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
@@ -71,9 +75,7 @@ class Run:
         self._exit = os._exit
 
     def run(self) -> None:
-        """Run the script as `python SCRIPT ARGS` would. The run lasts until the script ends, the script fails, or
-        ullage stops the script.
-        """
+        """Run the script as `python SCRIPT ARGS` would, until it ends, fails or is stopped."""
         try:
             edited = self._prepare()
             self._channel.send("start")
@@ -127,7 +129,7 @@ class Run:
         choose_cards(context.emulation, context.torch, context.notes.append)
 
     def torch_is_there(self, torch: Any) -> None:
-        """Install the objects that measure the script, right after the script has imported torch."""
+        """Install the tools that measure the script after it imports torch."""
         meter = self._context.meter
         meter.look()
         with meter.own_part():
@@ -155,7 +157,7 @@ class Run:
     # ---- while the script runs
 
     def on_step(self, number: int) -> None:
-        """Record the end of a training step, and stop the script if it has run enough steps."""
+        """Record the end of a training step, and stop the script after enough steps."""
         seen = self._seen
         assert seen is not None
         seen.steps.note_step()
@@ -183,13 +185,13 @@ class Run:
         return True
 
     def on_recount(self) -> None:
-        """Discard the record of the training steps that have ended."""
+        """Discard the training steps that were counted so far."""
         if self._seen is not None:
             self._seen.steps.forget()
 
     def on_read(self) -> None:
-        """End this run because the script reads values back from the GPU. The parent process then starts another run,
-        which tracks values. Scripts may read values in any thread.
+        """End this run because the script reads tensor values. The parent process then starts a run that tracks
+        values.
         """
         if self._is_over:
             return
@@ -200,13 +202,13 @@ class Run:
         )  # an error that is raised while PyTorch converts a tensor to a number would not reach the script
 
     def on_others_end(self) -> None:
-        """Stop the script because another rank has finished. Do this only if this rank has run enough steps."""
+        """Stop the script after enough steps because another rank has finished."""
         if not self._is_over and self._seen is not None and len(self._seen.steps) >= self._request.steps:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
     def on_epoch_end(self) -> NoReturn:
-        """Stop the script because the prediction for the epoch needs no further steps."""
+        """Stop the script because the prediction for the epoch is complete."""
         self._finish(Outcome(kind="steps"))
         raise StopScript
 
@@ -292,7 +294,7 @@ class Run:
 
 
 def refuse(channel: Channel, error: UllageError) -> None:
-    """Send an error that ullage itself raised to the parent process. It takes the place of a result."""
+    """Send an error of ullage to the parent process instead of a result."""
     channel.send("refused", text=str(error), type=type(error).__name__)
 
 
@@ -353,7 +355,7 @@ def main() -> None:
 
 
 def execute(request: ChildRequest, edited: EditedSources) -> None:
-    """Run the script to its end as `python SCRIPT ARGS` would, as the main module of this process."""
+    """Run the script as the main module of this process, as `python SCRIPT ARGS` would."""
     script = request.script
     sys.argv = [request.name, *request.arguments]
     if not sys.flags.safe_path:

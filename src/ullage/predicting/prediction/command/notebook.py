@@ -1,4 +1,4 @@
-"""Run a Jupyter notebook as a script: run its code cells in order. Each cell has its own file name in tracebacks."""
+"""Run the code cells of a Jupyter notebook in order, as a script."""
 
 import ast
 import builtins
@@ -22,7 +22,7 @@ _INSTALLING: Final = re.compile(
 
 
 def run_notebook(file: Path, module: ModuleType) -> None:
-    """Run the code cells of a notebook one after the other in a module's namespace, as a Jupyter kernel would.
+    """Run the code cells of a notebook in order in a module's namespace.
 
     If IPython is installed, it translates magics (%...) and shell lines (!...). Lines that install packages are
     skipped, because a prediction must not change the caller's environment.

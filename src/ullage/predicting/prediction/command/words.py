@@ -1,6 +1,4 @@
-"""Parse the command line that the user wants to run: a script, a module, or a launcher such as torchrun. Return also
-the number of GPUs that it needs.
-"""
+"""Parse the user's command, and find out how many GPUs it needs."""
 
 import os
 import re
@@ -41,30 +39,26 @@ _LAUNCHER_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The user's command in the form in which ullage runs it on this single machine."""
+    """The user's command, changed so that it runs on a single machine."""
 
     words: tuple[str, ...]
     nodes: int = 1
-    """The number of machines for which the user wrote the command."""
+    """The number of machines in the user's command."""
     cards: int = 1
-    """The number of GPUs that the command needs on each machine."""
+    """The number of GPUs per machine that the command needs."""
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return a command as one line for a report, with shell quoting. If an argument has several lines, the result
-    contains only its first line.
-    """
+    """Return the first line of a command with shell quoting."""
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears the environment variables, such as "env -i"; "" if there is none. ullage
-    has to pass environment variables to each process.
-    """
+    """Return the part of a command that clears environment variables, such as "env -i", or ""."""
     for word, option in pairwise(words):
         name = Path(word).name
         is_python = name.startswith("python") and option in ("-I", "-E")
@@ -74,9 +68,7 @@ def clearing(words: Sequence[str]) -> str:
 
 
 def is_program(file: Path) -> bool:
-    """Return whether a file is a program that Python does not execute, such as a shell script or a binary. The first
-    line of the file decides.
-    """
+    """Return whether a file is a program other than a Python script, such as a shell script."""
     if file.suffix in (*PYTHON_FILES, NOTEBOOK) or not os.access(file, os.X_OK):
         return False
     try:
@@ -88,16 +80,14 @@ def is_program(file: Path) -> bool:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Return whether a command is a launcher that starts one process per GPU: torchrun, accelerate launch or
-    deepspeed.
-    """
+    """Return whether a command starts torchrun, accelerate launch or deepspeed."""
     return bool(words) and (
         Path(words[0]).name in _LAUNCHERS or any(word in _LAUNCHER_MODULES for word in _options_of_launcher(words))
     )
 
 
 def launch_of(words: Sequence[str]) -> Launch:
-    """Return the part of a launcher's command that runs on one machine.
+    """Change a launcher's command so that it runs on one machine.
 
     Args:
         words: the command as it was typed: "torchrun --nnodes 2 --nproc-per-node 8 train.py".
