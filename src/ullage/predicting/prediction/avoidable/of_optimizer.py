@@ -121,7 +121,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the report rows about gradients that stay allocated next to a float32 copy."""
+    """Return the report rows about gradients that stay allocated next to a copy of twice their size."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index

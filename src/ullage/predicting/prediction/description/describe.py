@@ -1,4 +1,4 @@
-"""Make the report of a prediction: its headline, its sections in order, and their texts."""
+"""Create the sections and the texts of a prediction's report."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Make the report's sections about a predicted epoch: a table of its figures, and a curve of its memory."""
+"""Create the report sections about a predicted epoch: a table and a memory curve."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Make the report's sections about host memory: a bar, and the source lines that allocated most of the host memory."""
+"""Create the report sections about host memory."""
 
 from collections.abc import Iterator
 from typing import Final

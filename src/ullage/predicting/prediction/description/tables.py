@@ -1,6 +1,4 @@
-"""Make the report's tables: the memory peaks of several runs (ranks, processes, seeds), and the memory peaks of
-phases.
-"""
+"""Create the report tables with the memory peaks of runs and phases."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
