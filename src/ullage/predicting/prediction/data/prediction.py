@@ -53,7 +53,7 @@ class PhaseUse:
 
     name: str
     first_step: int
-    """The training step in which the phase began. It is 0 before the first step."""
+    """The first training step of the phase. Without a step, it is the last step before the phase, or 0."""
     peak_allocated_bytes: int
     before_bytes: int
     """The bytes that were already allocated at the beginning of the phase."""

@@ -166,54 +166,48 @@ class RunResult(PlainData):
         default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
     )
     missed_values: bool = False
-    """Whether the script read back a value after ullage had stopped tracking tensor values. ullage stops if the first
-    steps read no value back.
-    """
+    """Whether the script read a tensor value on the CPU after ullage had stopped tracking values."""
     largest_not_asked: int = 0
-    """The size of the largest group of ranks for which ullage used this rank's own values in place of the other ranks'
-    values.
-    """
+    """The size of the largest group of ranks whose values ullage replaced by this rank's own values."""
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
-    """The GPU architectures for which the installed build of torch contains code."""
+    """The GPU architectures that the installed build of torch supports."""
     world_size: int | None = None
-    """The number of ranks of the distributed run, as the script's process reads it; None if the run has only one
-    process.
-    """
+    """The number of ranks that the script sees, or None if there is only one process."""
     rank: int = 0
     host: HostFigures | None = None
-    """The host memory of the script's process. None if the emulated GPU's memory is part of the host memory, so that
-    ullage cannot measure host memory separately.
+    """The host memory of the script's process, or None if it was not measured.
+
+    It cannot be measured if the emulated GPU's memory is part of it.
     """
     measured: Measured | None = None
-    """The memory use of the GPU; None if the script allocated nothing on a GPU."""
+    """The memory use of the GPU, or None if the script allocated nothing on a GPU."""
     epoch: EpochUse | None = None
-    """The memory use of an epoch; None if the user did not request it, or if the training did not use a DataLoader."""
+    """The memory use of a whole epoch, or None without a request for it or without a DataLoader."""
     sent_bytes_per_step: int | None = None
-    """The bytes that this rank sent to other ranks per training step; None if no step ended."""
+    """The bytes that this rank sent to other ranks per training step, or None without a step."""
     recomputed_share: float | None = None
-    """The fraction of the forward pass that the backward pass computed again; None if no module was called."""
+    """The fraction of the forward pass that activation checkpointing computed again. It is None if no module was
+    called.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReport(PlainData):
-    """The report that a process sends while it exits, before its exit status is known."""
+    """The report of a process that is about to exit. Its exit status is not known yet."""
 
     result: RunResult
-    """The result of the run. If the Python interpreter recorded an unhandled error, this error is the outcome."""
+    """The result of the run, with the unhandled error if there was one."""
     outcome_of_success: Outcome
-    """The outcome of the run if the process ends with exit status 0. This status means that the script handled the
-    recorded error.
-    """
+    """The outcome of the run if the exit status is 0, which means that the script handled the error."""
     did_nothing: bool
     """Whether the process did not use the GPU."""
 
     def result_with(self, status: int | None) -> RunResult | None:
-        """Return the result of a process that ended with the given exit status; None if the process did nothing and did
-        not fail.
+        """Return the result of a process with the given exit status, or None if it did nothing and did not fail.
 
         Args:
             status: None if a signal ended the process, such as an interrupt that is not handled.

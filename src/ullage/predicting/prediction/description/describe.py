@@ -111,9 +111,7 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
 
 
 def is_of_card(prediction: Prediction) -> bool:
-    """Return whether the prediction failed because the GPU is too small. The function returns False if the host memory
-    or the script's own limit is too small.
-    """
+    """Return whether the script does not fit because the GPU is too small."""
     own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
     return not own_limit and not (prediction.host is not None and prediction.host.decides)
 
@@ -381,7 +379,7 @@ _MEANING = {
 
 
 def is_drawn(prediction: Prediction) -> bool:
-    """Return whether a tensor size or a branch of the script may depend on values that only a real GPU can compute."""
+    """Return whether a tensor size or a branch may depend on values that only a real GPU can compute."""
     return any(read.may_decide and read.certainty in ("drawn", "unknown") for read in prediction.reads)
 
 

@@ -10,7 +10,7 @@ from ullage.report.report import Curve, Section, Table, TableRow, Tone
 
 
 def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:
-    """Yield the table and the memory curve of an epoch for the report.
+    """Yield a table and a memory curve of an epoch for the report.
 
     Args:
         epoch: the memory use over the epoch.

@@ -16,9 +16,7 @@ _LEAST_PINNED_BYTES: Final = 1 << 20
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
-    """Yield the report's bar of the host memory. If source lines allocated a large part of it, yield these lines
-    too.
-    """
+    """Yield a bar with the host memory, and the source lines that allocated a large part of it."""
     if host is None:
         return
     yield _bar(host)

@@ -1,5 +1,7 @@
 """Compute the host memory that all ranks of a node need, and compare it with a limit.
 
+The figures do not include the host memory of a real CUDA driver, which can only be measured with a real GPU.
+
 `host.meter` measures the script's process, and `host.watch` measures the processes that it starts. Neither includes the
 host memory that a CUDA driver uses for a real GPU, because that can only be measured with a real GPU.
 """
@@ -12,12 +14,12 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The text that says that the user gave the limit of host memory. Only such a limit can change the verdict."""
+"""The text for a host memory limit that the user gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """The host memory that one source line had allocated at the run's peak of host memory."""
+    """The host memory of one source line at the peak of host memory."""
 
     file: str | None
     line: int | None
@@ -37,19 +39,17 @@ class HostPeaks:
     """
 
     pinned_peak_bytes: int
-    """The peak of the pinned host memory that the driver allocates. It includes PyTorch's rounding, and is exact."""
+    """The peak of pinned host memory, including PyTorch's rounding."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
     """The peak of pinned host memory that the script has not written to. A real driver makes these pages resident at
     once. The emulated driver does not, so this memory is not resident in the emulated run.
     """
     tensors_peak_bytes: int
-    """The peak of CPU tensors of 1 MiB or more, in bytes. Tensors in memory that several processes share are left
-    out.
-    """
+    """The peak of CPU tensors of at least 1 MiB, in bytes. Tensors in shared memory are not included."""
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
-    """The peak of the total size of all NumPy arrays of 1 MiB or more, in bytes."""
+    """The peak of NumPy arrays of at least 1 MiB, in bytes."""
     array_lines: list[HostLine]
 
 

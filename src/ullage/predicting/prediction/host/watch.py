@@ -1,5 +1,8 @@
 """Measure the host memory of the processes that the script starts, such as DataLoader workers.
 
+Only the private memory of each process is added, because a forked worker shares most pages with its parent. Files in
+/dev/shm are counted separately.
+
 The parent process reads /proc a few times a second. A forked worker shares most of its pages with the script's process.
 Those pages are already counted there, so only the worker's private pages are added. Files in /dev/shm are counted
 separately, because a batch that a worker is sending belongs to no process's private memory.
@@ -25,17 +28,17 @@ _SHARED: Final = "/dev/shm/"
 
 
 class HostWatch:
-    """A sampler that measures the host memory of a process's descendants, such as DataLoader workers."""
+    """Measure the host memory of a process's child processes, such as DataLoader workers."""
 
     def __init__(self, process: int, root: Path = Path("/proc")) -> None:
         self._process, self._root = process, root
         self._next = 0.0
         self.use = WorkersUse()
-        """The highest host memory so far of the processes that this sampler watches."""
+        """The highest host memory of the child processes so far."""
 
     def look(self, *, now: bool = False) -> None:
-        """Measure the host memory of all descendants of the watched process. If the last measurement is recent, do this
-        only if `now` is true.
+        """Measure the host memory of the child processes now, unless the last measurement is recent. `now` forces a
+        measurement.
         """
         began = time.monotonic()
         if began < self._next and not now:

@@ -1,4 +1,7 @@
-"""Compute the peak memory of each phase of a run, and the position of each phase in the timeline.
+"""Compute the peak memory and the timeline position of each phase of a run.
+
+The peak equals `torch.cuda.max_memory_allocated` after a call of `reset_peak_memory_stats` at the beginning of the
+phase.
 
 The peak of a phase is what `torch.cuda.max_memory_allocated` would return at its end after a call of
 `reset_peak_memory_stats` at its beginning: the highest allocated memory from the beginning to the end of the phase.
@@ -84,9 +87,7 @@ def _reserved_of(span: Span, levels: Levels, emptied: Emptied, device: int) -> i
 
 
 def bands_of(marks: Marks, entries: Entries, levels: Levels, edges: Sequence[int]) -> list[PhaseBand]:
-    """Return the timeline bins of each phase except steps. A phase that is nested in another phase comes after that
-    phase.
-    """
+    """Return the timeline position of each phase except steps. Nested phases come last."""
     bands = []
     named = [span for span in spans_of(marks, entries) if not span.of_other_thread]
     loading = [span for span in base_spans(marks, named, None) if span.name == PhaseName.LOADING]

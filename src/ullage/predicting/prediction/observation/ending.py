@@ -1,5 +1,6 @@
-"""Describe how a script ended, as plain data: normally, with an exception, or out of memory. A script that handles
-PyTorch's out-of-memory error and then gives up counts as out of memory, because it did not fit.
+"""Describe how a script ended: normally, with an exception, or out of memory.
+
+A script that handles PyTorch's out-of-memory error and then gives up counts as out of memory.
 """
 
 import subprocess
@@ -23,22 +24,20 @@ _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """The figures of an out-of-memory error, in bytes. PyTorch reports them to its observers before it raises the
-    exception.
-    """
+    """The figures of an out-of-memory error, in bytes. PyTorch reports them before it raises the exception."""
 
     index: int
-    """The index of the last entry in the record of allocations when the out-of-memory error occurred."""
+    """The number of allocator events before the out-of-memory error."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     limit_bytes: int | None
-    """The limit of the process for its reserved memory, in bytes; None if the process has no limit."""
+    """The process's limit for reserved memory in bytes, or None without a limit."""
     line: Line | None
 
     def outcome(self) -> Outcome:
-        """Return the outcome of a script that handled PyTorch's out-of-memory error itself and gave up."""
+        """Return the outcome of a script that handled this error and gave up."""
         limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
@@ -93,9 +92,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """Return the out-of-memory error of PyTorch in an exception: the exception itself, a member of its exception group,
-    or one of its causes. Otherwise return None.
-    """
+    """Return PyTorch's out-of-memory error in an exception, its group or its causes, or None."""
     torch: Any = sys.modules.get("torch")  # A script that has not imported torch cannot raise this error.
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
     seen: set[int] = set()
@@ -124,7 +121,7 @@ def _is_of_system(error: BaseException) -> bool:
 
 
 def raising_line(error: BaseException) -> Line | None:
-    """Return the innermost line of the user's code in the traceback of an exception."""
+    """Return the innermost line of the user's code in an exception's traceback."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
@@ -136,7 +133,7 @@ def raising_line(error: BaseException) -> Line | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception as `python SCRIPT` would print it, without the stack frames of ullage."""
+    """Return the traceback of an exception without the stack frames of ullage."""
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
