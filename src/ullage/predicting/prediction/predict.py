@@ -1,8 +1,4 @@
-"""Run a script in its own process on an emulated GPU, and make a `Prediction` from the result of the run.
-
-`predict` decides how the run starts. `process.start` starts the process, `child.run` measures the script in it, and
-`verdict.assemble` makes the prediction from the measured result.
-"""
+"""Run a script in a new process on an emulated GPU, and create a `Prediction` from the result."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +28,7 @@ _known_to_read: Final[set[Path]] = set()
 def predict(
     request: Request, *, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> Prediction:
-    """Run the request's script on an emulated GPU, and return whether it fits and how much memory it needs.
+    """Run a script on an emulated GPU, and return whether it fits and how much memory it needs.
 
     Args:
         request: what to run.

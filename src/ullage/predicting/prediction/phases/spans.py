@@ -1,9 +1,4 @@
-"""Find where the phases of a run begin and end in the record of allocations: loading, steps, evaluation, saving,
-resuming, generate.
-
-The phases are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
-torch.
-"""
+"""Find the beginning and the end of each phase of a run, such as loading, steps and evaluation."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
@@ -20,10 +15,10 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class NotedCall(IntEnum):
-    """The kind of a call that ullage notes, such as reading or writing a checkpoint."""
+    """The kind of a recorded call, such as saving or loading a checkpoint."""
 
     STATE = 0
-    """A call of `state_dict`. If the script writes a file afterwards, the call belongs to saving."""
+    """A call of `state_dict`. It belongs to saving if the script writes a file afterwards."""
     WRITE = 1
     READ = 2
     LOAD = 3
@@ -48,23 +43,19 @@ _WHOLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The outermost module calls in order, as columns of equal length. Their beginnings and ends are indices in the
-    record of allocations.
-    """
+    """The beginnings and the ends of the outermost module calls, in order."""
 
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the called module requires a gradient. There is one value for each module call."""
+    """Whether a parameter of the called module requires a gradient, for each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCalls:
-    """The calls that ullage noted, as columns of equal length. Their beginnings and ends are indices in the record of
-    allocations.
-    """
+    """The beginnings and the ends of the recorded calls."""
 
     kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
@@ -74,9 +65,7 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptied:
-    """The reserved memory of a GPU each time that the script emptied the allocator's cache. All columns have the same
-    length.
-    """
+    """A GPU's reserved memory at each time that the script emptied the allocator's cache."""
 
     indices: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
@@ -85,7 +74,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """All notes of a run about calls, backward passes and steps, with their indices in the record of allocations."""
+    """The recorded calls, backward passes and steps of a run."""
 
     forwards: Forwards
     calls: NotedCalls
@@ -96,7 +85,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One phase of a run: the entries in the record of allocations after `begin`, up to and including `end`."""
+    """A phase of a run, with the allocator events after `begin` up to and including `end`."""
 
     name: PhaseName
     begin: int
@@ -105,9 +94,7 @@ class Span:
 
 
 def reached(marks: Marks) -> set[str]:
-    """Return the phases ("eval", "save") that the run has reached. Only the time from the end of the first step to the
-    end of the latest step counts.
-    """
+    """Return the phases ("eval", "save") that the run has reached between its first and its latest step."""
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
     kinds = {kind for kind, begin in calls if begin >= first_step}
@@ -121,8 +108,8 @@ def reached(marks: Marks) -> set[str]:
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return the begin and the end of each evaluation, saving, resuming and generate phase, in the order of their
-    beginnings. A phase may be nested in another phase.
+    """Return the beginning and the end of each evaluation, saving, resuming and generate phase. Phases may be
+    nested.
     """
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
@@ -284,9 +271,7 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return the begin and the end of loading, the first step and the later steps. Leave out the parts that belong to
-    another phase. Loading ends where the first forward pass of training begins.
-    """
+    """Return the beginning and the end of loading, the first step and the later steps, without other phases."""
     begins = _passes(marks, _evaluating(marks))
     ends = list(marks.step_ends)
     if ran_out_at is not None and (begins or ends) and (not ends or ran_out_at > ends[-1]):
@@ -318,9 +303,7 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 
 
 def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
-    """Return the name of the phase, such as "saving", at an index in the record of allocations; None during loading or
-    a step. Of nested phases, the innermost is named first.
-    """
+    """Return the name of the innermost phase at an allocator event, or None during loading or a step."""
     names = [
         span.name.value
         for span in spans_of(marks, entries)

@@ -1,4 +1,11 @@
-"""Start the process of a script or a command, listen to its messages, and clean up everything that it started.
+"""Start the process of a script or a command, receive its messages, and end all processes that it started.
+
+The process has its own process group and a token in its environment, which its child processes inherit. If ullage
+itself is killed, the kernel kills the process group.
+
+Each process has its own process group and a token in its environment, by which all its child processes are found. If
+ullage itself is killed, the kernel kills the process group. Messages come through pipes, or through a socket if a
+command starts further processes.
 
 The process leads its own process group and has a token in its environment, so that every process that it starts ends
 with it: after a result, an error, Ctrl-C or a hang. If ullage's own process is killed, the kernel kills the group,
@@ -36,9 +43,7 @@ _input_piped: list[bytes] = []
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a separate process. Return when the script has sent its result, when it has ended, or when the
-    caller cancels it.
-    """
+    """Run the script in a new process. Return after its result, after its end, or after a cancellation."""
     report = ChildReport()
     channel, channel_end = new_pipe()
     try:

@@ -1,8 +1,7 @@
-"""Exchange messages between ranks that each run alone: if a rank needs another rank's message, that rank is run too.
+"""Exchange messages between ranks that run separately. If a rank needs a message, its sender is run too.
 
-This is the parent's side. Each rank process that sends or needs a message connects to a socket, and each connection has
-a thread. If nobody has run the sending rank yet, it is run as a helper. A helper stops after each message until a rank
-requests more, and it ends with the exchange. Messages are kept, so that few helpers are needed with `--rank all`.
+Each rank connects to a socket of the parent process. A rank that runs only to send messages stops after each message
+until another one is needed.
 """
 
 import json
@@ -23,46 +22,40 @@ MOST_HELPERS: Final = 64
 NO_ROOM: Final = "the host has too little free memory to run one more rank"
 TOO_MANY: Final = f"{MOST_HELPERS} ranks already run for other ranks"
 Start = Callable[[int, Callable[[], bool]], str | None]
-"""A function that runs a rank as a helper process until this process is no longer needed. If the rank failed, the
-function returns the reason.
-"""
+"""A function that runs a rank until it is no longer needed. It returns the reason if the rank failed."""
 
 
 @dataclass(slots=True)
 class _Variant:
     start: Start | None = None
-    """The function that starts a helper process for another rank of this run; None until ullage measures one of the
-    ranks.
-    """
+    """The function that starts another rank of this run. It is None before the first measured rank."""
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose memory ullage measures now."""
+    """The ranks whose memory is being measured."""
     are_all_measured: bool = False
-    """Whether a launcher starts every rank. If so, ranks that have not connected yet will connect later."""
+    """Whether a launcher starts every rank, so that all ranks will connect."""
     seen: set[int] = field(default_factory=set)
-    """The ranks of the distributed script that have connected to the message exchange."""
+    """The ranks that have connected."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have, or had, a helper process. A helper process runs only to send messages to other ranks."""
+    """The ranks that ullage runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose helper process has ended."""
+    """The ranks that ran only to send messages and have ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks of the distributed script whose helper process failed, each with the reason."""
+    """The ranks that failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """Maps each waiting rank to the rank whose message it waits for, and to the key of that message."""
+    """Each waiting rank, with the rank that sends its message and the key of the message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
+    """The number of ranks that wait for each message. The sending rank and the key identify a message."""
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Return whether the message exchange has to start a process for a rank. It has to do so if no other process
-        runs this rank now or later.
-        """
+        """Return whether ullage has to start a rank because no other process runs it."""
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Return whether a rank waits for itself through other ranks. For example, rank 0 waits for rank 1, and rank 1
-        waits for rank 0.
+        """Return whether ranks wait for each other in a circle. For example, rank 0 waits for rank 1, and rank 1 for
+        rank 0.
         """
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
@@ -78,19 +71,17 @@ class _Variant:
 
 
 class Exchange:
-    """The message exchange between the ranks of one prediction, used as a context manager."""
+    """Exchange messages between the ranks of a prediction. It is a context manager."""
 
     def __init__(self, room: HostRoom | None = None) -> None:
         self.address = f"ullage-{secrets.token_hex(16)}"
-        """The name of the message exchange's socket in the kernel's abstract namespace."""
+        """The name of the socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """The reason why ullage did not run a rank from which another rank needed a message; None if ullage ran all
-        such ranks.
-        """
+        """The reason why ullage did not run a rank whose message was needed, or None."""
         self._room = room or HostRoom()
         # These processes have not connected yet.
         self._coming: set[tuple[str, int]] = set()
@@ -114,7 +105,7 @@ class Exchange:
 
     @contextmanager
     def measures(self, variant: str, rank: int, start: Start, *, are_all: bool = False) -> Iterator[None]:
-        """Register, for the duration of the context, that ullage measures a rank of a run.
+        """Register a rank as measured while the context is active.
 
         Args:
             variant: the name of the run; only ranks of the same run exchange messages.

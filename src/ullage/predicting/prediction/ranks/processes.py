@@ -1,6 +1,4 @@
-"""Track the processes that run ranks: which processes are connected, which still run, and whether the host has memory
-for one more process.
-"""
+"""Track the processes that run ranks, and whether the host has memory for another one."""
 
 import os
 import socket
@@ -30,7 +28,7 @@ def is_running(process: int) -> bool:
 
 
 def starters_of(process: int) -> list[int]:
-    """Return the IDs of the ancestors of a process: its parent, the parent's parent, and so on."""
+    """Return the IDs of a process's ancestors: its parent, its parent's parent, and so on."""
     found = []
     while len(status := _status(process)) > 1 and (process := int(status[1])):
         found.append(process)
@@ -53,7 +51,7 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """A counter of the processes that run ranks. It decides whether the host has memory for one more process."""
+    """Count the processes that run ranks, and decide whether the host has memory for another one."""
 
     # `available` returns the host's free bytes, and `own` a process's own bytes.
     def __init__(
@@ -64,18 +62,17 @@ class HostRoom:
         self._processes: Counter[int] = Counter()
 
     def come(self, process: int) -> None:
-        """Count one connection of a process that runs a rank. A process may connect more than once."""
+        """Add a connection of a process. A process may connect more than once."""
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Remove one connection of a process from the count of the processes that run ranks."""
+        """Remove a connection of a process."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:
-        """Return whether the host has memory for one more process. The same amount must stay free in addition.
+        """Return whether the host has memory for another process, with the same amount left over.
 
-        Each process is assumed to grow to the size of the largest one now. A rank that has just started and later loads
-        something large into host memory is not predicted.
+        A new process is assumed to need as much memory as the largest one now.
 
         Args:
             coming: the number of processes that were started and are not counted yet.

@@ -1,6 +1,4 @@
-"""Predict every rank of a distributed script, each alone in a process, and return the prediction of the rank that uses
-the most memory.
-"""
+"""Predict every rank of a distributed script, and return the prediction of the rank that uses the most memory."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +15,7 @@ MOST: Final = 64
 
 
 def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict each rank of a distributed script, two at a time. Return the prediction of the rank that uses the most
+    """Predict all ranks of a distributed script, two at a time. Return the prediction of the rank that uses the most
     memory.
 
     Raises:

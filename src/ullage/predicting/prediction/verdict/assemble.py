@@ -1,4 +1,4 @@
-"""Build a prediction from the request and from the reports of the run's processes."""
+"""Create a prediction from a request and the reports of the run's processes."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _PHASE_OF_UNTIL: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING
 
 
 def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float) -> Prediction:
-    """Return the prediction for the given reports; its figures are those of the first report, which must have a result.
+    """Create a prediction from the reports. Its figures are from the first report, which must have a result.
 
     Args:
         request: the request.
@@ -152,9 +152,7 @@ def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildRepor
 
 
 def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
-    """Return the notes for the report of a prediction. Some notes come from the script's process; others are derived
-    from its measured result.
-    """
+    """Return the notes for the report of a prediction."""
     notes = list(result.notes)
     if result.values.failures:
         notes.append(

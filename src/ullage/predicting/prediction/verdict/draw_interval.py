@@ -1,6 +1,4 @@
-"""Compute a range that probably contains the memory peak of one more run. The computation uses several runs with random
-values from different seeds.
-"""
+"""Compute the probable range of the memory peak of another run, from runs with several random seeds."""
 
 import math
 import statistics
@@ -22,21 +20,19 @@ _MODEL_ERROR: Final = 0.005
 
 
 def interval_of_peaks(peaks: Sequence[float]) -> tuple[float, float]:
-    """Return the range for the peak of a run, from the peaks of runs with random values.
+    """Return the probable range of a memory peak, from the peaks of runs with random values.
 
-    It is the range of `interval_of_draws`, extended by half a percent at both ends. Random values differ from a model's
-    own values, so runs may agree with each other and still differ from a real run.
+    Half a percent is added at both ends, because random values differ from the values of a real model.
     """
     low, high = interval_of_draws(peaks)
     return low * (1 - _MODEL_ERROR), high * (1 + _MODEL_ERROR)
 
 
 def interval_of_draws(figures: Sequence[float]) -> tuple[float, float]:
-    """Return the range that contains the figure of one more run in 95 of 100 cases.
+    """Return the range that contains the figure of another run in 95 of 100 cases.
 
-    The range from the smallest to the largest of n runs contains one more run only in (n - 1) of (n + 1) cases: with
-    three seeds, in half of the cases. So this function computes the prediction interval of Student's t distribution. It
-    uses logarithms, because what values decide is multiplied by sizes. The range includes all given figures.
+    This is the prediction interval of Student's t distribution for the logarithms of the figures. The range includes
+    all given figures.
 
     Args:
         figures: the same figure of each run, 0 or more.

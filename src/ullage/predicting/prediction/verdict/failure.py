@@ -1,4 +1,4 @@
-"""Make the errors for runs without a verdict: the process ended without a result, or the script failed."""
+"""Create the exceptions for runs that end without a result or with an error of the script."""
 
 import re
 import signal
@@ -34,7 +34,7 @@ _WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to run the script without tor
 
 
 def result_of(request: Request, told: ChildReport) -> RunResult:
-    """Return the result that the script's process has sent.
+    """Return the result of the script's process.
 
     Raises:
         UllageError: the process sent no result, or its torch cannot run on the GPU.
@@ -61,15 +61,15 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Return two answers: whether a rank may have failed because ullage used its own values in place of other ranks'
-    values, and whether ullage could run those ranks.
+    """Return whether a rank may have failed without the values of other ranks, and whether ullage could run those
+    ranks.
     """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def failure_of(request: Request, result: RunResult, told: ChildReport) -> ScriptError:
-    """Return the error for a script that failed for another reason than too little memory."""
+    """Return the exception for a script that failed for another reason than too little memory."""
     text = _error_text(request, result.outcome, told)
     if result.largest_not_asked > LARGEST_TEAM and result.outcome.type not in _OF_THE_SCRIPT:
         text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
@@ -152,10 +152,9 @@ def _said(told: ChildReport) -> str:
 
 
 def missing_tool(error: str) -> str | None:
-    """Return what Triton misses on this machine and what to do, if that is what an error text means; else None.
+    """Return what Triton misses on this machine and how to fix it, or None if an error has another cause.
 
-    Triton builds C code on the machine that launches its kernels, for an emulated and for a real GPU. Other reasons for
-    a failed build are not detected.
+    Triton builds C code on the machine that launches its kernels, also for an emulated GPU.
     """
     if "Failed to find C compiler" in error:
         return f"{_TRITON} no C compiler; install gcc, or name a compiler in CC, {_WITHOUT_IT}"
