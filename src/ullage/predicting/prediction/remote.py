@@ -1,9 +1,6 @@
 """Run a prediction request in another process or on another machine. Requests and results are plain data.
 
 The other machine needs this package, torch, and the script's files under the same paths.
-
-The machine that runs it needs this package, torch, and the script's files under the same paths. Cluster nodes with a
-shared file system have all three.
 """
 
 import os

@@ -270,9 +270,6 @@ class Request(RunRequest):
 
         The default is the smallest size for this GPU. A script that runs out of memory with it also runs out on a real
         GPU.
-
-        With the smallest size, a script that runs out of memory in the emulation certainly runs out on a real GPU. If
-        it does not, the range of the predicted use decides.
         """
         return profile_of(self.gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 

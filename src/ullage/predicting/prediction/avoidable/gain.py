@@ -2,11 +2,6 @@
 
 The computation replays the recorded allocations with some frees moved. If a replay without changes does not reproduce
 the run, only allocated bytes are computed, from the recorded sizes.
-
-A block is larger than the request if the allocator did not split a free block, so that even the sum of allocated bytes
-depends on which blocks are free. For this reason the run's own allocations are replayed with some frees moved. If a
-replay without changes does not reproduce the run, the allocated bytes are summed from the record of allocations
-instead, and the reserved bytes are not computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

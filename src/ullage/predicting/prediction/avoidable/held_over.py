@@ -74,8 +74,7 @@ def held_over(
         passes: the training passes of the run.
         seen: the holders that ullage recorded before the passes.
         device: the number of the device whose blocks are searched.
-        end: the index in the record of allocations at which the run ended or finally ran out of memory; later frees are
-            part of the shutdown.
+        end: the number of allocator events when the run ended or ran out of memory. Later frees do not count.
     """
     holders: defaultdict[int, list[SeenHolder]] = defaultdict(list)
     for one in seen:

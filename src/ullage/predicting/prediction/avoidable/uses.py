@@ -39,8 +39,8 @@ class TrainingPasses:
         """Return the training passes of a run.
 
         Args:
-            moments: the indices in the record of allocations at which forward and backward passes began and ended.
-            step_ends: the indices in the record of allocations at which optimizer steps ended.
+            moments: the numbers of allocator events at which forward and backward passes began and ended.
+            step_ends: the numbers of allocator events at which optimizer steps ended.
         """
         begins: list[int] = []
         ends = np.asarray(moments.backward_ends, np.int64)

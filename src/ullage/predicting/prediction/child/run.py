@@ -3,11 +3,6 @@
 The arguments are CHANNEL LIFELINE REQUEST. The process writes JSON messages to the file descriptor CHANNEL, one per
 line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}. The file descriptor
 LIFELINE shows when the parent has ended.
-
-`prediction.process.start` starts it with CHANNEL LIFELINE REQUEST as arguments. It writes messages to the file
-descriptor CHANNEL, one JSON object per line: {"event": "start" | "import" | "imported" | "step" | "further" |
-"stopping" | "result", ...}. LIFELINE is a file descriptor that shows when the parent has ended. The script's own output
-is not changed, and torch is imported only when the script imports it.
 """
 
 import builtins

@@ -37,8 +37,8 @@ class Whereabouts:
     def begin(self, torch: Any) -> None:
         """Start to report what the script's main thread is doing.
 
-        Some Python versions warn if a process with several threads forks. With these versions, the thread starts when
-        CUDA is initialised.
+        From Python 3.12 on, a fork of a process with several threads prints a warning. The reporting thread then starts
+        only when CUDA is initialised.
         """
         if not self._stacks.are_recorded:
             return

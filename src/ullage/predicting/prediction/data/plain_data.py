@@ -1,8 +1,6 @@
 """Convert frozen dataclasses to plain data for JSON, and back.
 
 Both sides of a pipe run the same version of this package, so a missing or unknown field is a bug in ullage.
-
-Both sides of a pipe run the same version of this package, so a missing or unknown field is a bug in ullage.
 """
 
 from collections.abc import Mapping, Sequence

@@ -175,8 +175,8 @@ class Picture:
 class CudnnUse:
     """The operations that ran in cuDNN and their workspace sizes in bytes.
 
-    `problems` counts operations by the source of the size: "cudnn" (cuDNN itself), "table" (measured on similar
-    operations), "given" (by the user), or "unknown" (zero instead).
+    `problems` counts operations by the source of the size: "cudnn", "table" (measured sizes), "given" (by the user), or
+    "unknown".
     """
 
     version: int

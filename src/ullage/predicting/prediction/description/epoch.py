@@ -14,7 +14,7 @@ def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterato
 
     Args:
         epoch: the memory use over the epoch.
-        verdict: the verdict on the script.
+        verdict: whether the script fits.
         lines: the source lines that allocated most at the run's peak, in descending order.
     """
     exact = "exact" if epoch.is_exact else "estimated, see the notes below"

@@ -112,7 +112,7 @@ def table_of_peaks(
         fullest: the run whose row is marked.
         mark: the text that marks this row.
         has_bars: whether each row has a bar for its reserved memory.
-        has_tones: whether each row has the colour of its verdict.
+        has_tones: whether the colour of each row shows if the run fits.
     """
     runs = list(runs)
     most = max((run.peak_reserved_bytes for _, run in runs), default=0) or 1

@@ -1,9 +1,6 @@
 """Compute the host memory that all ranks of a node need, and compare it with a limit.
 
 The figures do not include the host memory of a real CUDA driver, which can only be measured with a real GPU.
-
-`host.meter` measures the script's process, and `host.watch` measures the processes that it starts. Neither includes the
-host memory that a CUDA driver uses for a real GPU, because that can only be measured with a real GPU.
 """
 
 from dataclasses import dataclass, fields

@@ -2,9 +2,6 @@
 
 The kernel reports the highest resident memory but not its time. The meter therefore reads the figure repeatedly. After
 each increase, it subtracts the memory that ullage had at that time.
-
-The kernel reports the highest resident memory so far, but not when it was reached. So the meter reads that figure
-repeatedly. When it has risen since the last reading, the meter subtracts the memory that ullage had at that time.
 """
 
 from collections.abc import Iterator
@@ -49,7 +46,7 @@ class HostMeter:
 
         Args:
             values: the values kept in this process, if any.
-            history_entries: the number of entries in PyTorch's memory history for each entry of the journal.
+            history_entries: the number of entries in PyTorch's memory history for each allocator event.
         """
         self._values, self._history_entries = values, history_entries
 

@@ -2,10 +2,6 @@
 
 Only the private memory of each process is added, because a forked worker shares most pages with its parent. Files in
 /dev/shm are counted separately.
-
-The parent process reads /proc a few times a second. A forked worker shares most of its pages with the script's process.
-Those pages are already counted there, so only the worker's private pages are added. Files in /dev/shm are counted
-separately, because a batch that a worker is sending belongs to no process's private memory.
 """
 
 import os

@@ -1,9 +1,6 @@
 """Group live memory by source line of the user's code, or by module and library line.
 
 Library lines are used if one line of the user's code, such as `trainer.train()`, leads to most of the memory.
-
-If one line of the user's, such as `trainer.train()`, calls into a library that allocates nearly everything, that line
-explains little. The memory is then grouped by the running module and by the innermost line of the library's code.
 """
 
 import re

@@ -2,9 +2,6 @@
 
 The peak equals `torch.cuda.max_memory_allocated` after a call of `reset_peak_memory_stats` at the beginning of the
 phase.
-
-The peak of a phase is what `torch.cuda.max_memory_allocated` would return at its end after a call of
-`reset_peak_memory_stats` at its beginning: the highest allocated memory from the beginning to the end of the phase.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,8 +21,8 @@ def uses_of(marks: Marks, entries: Entries, levels: Levels, memory: Memory, *, r
 
     Args:
         marks: the calls and passes that hooks noted during the run.
-        entries: the journal.
-        levels: the levels of the device.
+        entries: the recorded allocator events.
+        levels: the allocated and reserved bytes of the device.
         memory: the live memory of the device.
         ran_out: whether the run ended because memory ran out.
     """

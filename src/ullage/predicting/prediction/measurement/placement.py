@@ -2,10 +2,6 @@
 
 Up to torch 2.11, the allocator picks the lowest address among free blocks of equal size. The addresses of segments can
 therefore change the reserved memory.
-
-Up to torch 2.11, the allocator picks the lowest address among free blocks of equal size. The addresses of segments
-therefore decide which blocks are split, and sometimes whether one more segment is needed. From torch 2.12 on, addresses
-do not matter. The replay runs in the script's process, on the memory history that PyTorch recorded for one device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +19,8 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The three ways of placing segments that ullage compares. They included the real reserved memory of all 20 examined
-runs on a T4.
+"""The ways of placing segments that ullage compares. They included the real reserved memory of all 20 examined runs on
+a T4.
 """
 
 

@@ -119,12 +119,11 @@ def steps_of(
     A step begins at the end of the step before it; the first one begins at the start of the script.
 
     Args:
-        levels: the levels of one device.
-        step_ends: the index in the record of allocations of each step's end.
+        levels: the allocated and reserved bytes of one device.
+        step_ends: the number of allocator events at each step's end.
         reserved_at_ends: the reserved bytes at each step's end.
-        oom_indices: the indices in the record of allocations of the out-of-memory errors.
-        end: the length of the record of allocations. If memory ran out after the last step's end, that part counts as a
-            separate step.
+        oom_indices: the numbers of allocator events at out-of-memory errors.
+        end: the number of all allocator events. If memory ran out after the last step, that part is a separate step.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):
@@ -341,7 +340,7 @@ class Memory:
         Optimizer state is not included, because an optimizer may create it in any step.
 
         Args:
-            ends: the index in the record of allocations at which each complete step ended.
+            ends: the number of allocator events at which each complete step ended.
         """
         lives, borders = self.lives, np.asarray(ends, np.int64)
         steps = np.searchsorted(borders, lives.born, side="left") + 1

@@ -2,11 +2,6 @@
 
 The observer uses PyTorch's global hooks. It also wraps `nn.Module.__call__`, the entry of the autograd engine, and
 `GradScaler.step`. It stores addresses instead of tensors, so that it keeps no memory alive.
-
-The observer installs PyTorch's own global hooks (on optimizers, and the allocator's out-of-memory observer) and wraps
-three functions: `nn.Module.__call__`, the entry of the autograd engine, and `GradScaler.step`. It keeps addresses and
-indices in the record of allocations, never a tensor; strong references end with the hook's call. `remove` removes
-everything that it installs.
 """
 
 import functools

@@ -2,15 +2,6 @@
 
 The process has its own process group and a token in its environment, which its child processes inherit. If ullage
 itself is killed, the kernel kills the process group.
-
-Each process has its own process group and a token in its environment, by which all its child processes are found. If
-ullage itself is killed, the kernel kills the process group. Messages come through pipes, or through a socket if a
-command starts further processes.
-
-The process leads its own process group and has a token in its environment, so that every process that it starts ends
-with it: after a result, an error, Ctrl-C or a hang. If ullage's own process is killed, the kernel kills the group,
-because that closes the lifeline (see `base.child_process`). Messages come through pipes, and through an abstract socket
-if a command starts further processes. No temporary file and no thread is created.
 """
 
 import json

@@ -2,11 +2,6 @@
 
 torch.distributed runs its own NCCL process group on an emulated NCCL, so that a collective allocates the same memory as
 in a real run. Its store is replaced, and PyTorch's fake process group replaces Gloo.
-
-torch.distributed runs its own NCCL process group on the emulated NCCL, so a collective allocates the same memory as in
-a real run. Two parts that need other processes are replaced: the store through which ranks find each other, and Gloo,
-which would connect to the other ranks. Gloo is replaced by PyTorch's own fake process group, because it only moves
-values on the CPU.
 """
 
 import functools

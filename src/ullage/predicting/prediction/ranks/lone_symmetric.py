@@ -2,10 +2,6 @@
 
 PyTorch's asynchronous tensor parallelism (`enable_async_tensor_parallel` in torchtitan) copies through buffers that
 every rank of a machine has mapped. Here, the rank's own buffer takes the place of the buffers of other ranks.
-
-PyTorch's tensor parallelism that overlaps computation and communication (`enable_async_tensor_parallel` of torchtitan)
-copies through buffers that every rank of a machine has mapped. The driver allocates these buffers outside the caching
-allocator, and the ranks exchange their handles over sockets. Only this exchange of handles is replaced.
 """
 
 import math
@@ -53,7 +49,7 @@ class _Shared:
     group_name: Any
     """The process group of the buffer, or None if the script named no group."""
     lists: list[torch.Tensor] = field(default_factory=list)
-    """The buffer and signal addresses of all ranks. PyTorch allocates these lists on the GPU."""
+    """The buffer and signal addresses of all ranks, which PyTorch keeps on the GPU."""
 
 
 class LoneSymmetricMemory:

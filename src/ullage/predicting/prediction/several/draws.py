@@ -32,7 +32,7 @@ def predict_with_draws(
 ) -> Prediction:
     """Predict a script, with several seeds if random values may have affected its memory.
 
-    A script that fails with another seed, for example because a folder exists already, keeps its first verdict.
+    If the script fails with a further seed, the first prediction remains valid.
 
     Raises:
         UllageError: as `predict` does.

@@ -138,7 +138,7 @@ def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bo
 
     Args:
         epoch: the memory use over the epoch.
-        verdict: the verdict from the steps that were run.
+        verdict: whether the steps of the run fit.
         reason: the reason for it.
         is_beyond: whether the steps that were run already allocated more than the GPU has.
     """

@@ -2,10 +2,6 @@
 
 Memory from a library's own `cudaMalloc` is missing in PyTorch's figures. Managed memory counts as host memory, except
 for the part that is prefetched to the GPU.
-
-Memory that a library allocates with its own `cudaMalloc` is missing in PyTorch's figures, but the driver counts it as
-used. Managed memory is host memory; the part that is prefetched to the GPU counts as GPU memory. Managed pages that
-kernels would move to a real GPU without a prefetch are not known.
 """
 
 from dataclasses import asdict

@@ -2,10 +2,6 @@
 
 Some sizes are available only on a real GPU: recurrent networks, batch norm, dropout, CTC and FFT. These sizes are
 estimates.
-
-If cuDNN is installed, the workspace of a convolution is cuDNN's own answer. Some sizes are available only with a real
-GPU: those of recurrent networks, a batch norm's reserve, dropout states, CTC and FFT. These are estimates with a range,
-which is given in the C files of `ullage.gpu.emulator`.
 """
 
 from collections.abc import Sequence
