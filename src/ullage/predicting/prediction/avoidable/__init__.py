@@ -1,3 +1,1 @@
-"""The search for GPU memory that is in use at a script's memory peak although the script could avoid it. The option
-`Request.diagnose` requests this search.
-"""
+"""Find GPU memory that a script uses at its memory peak although it could avoid it."""
