@@ -1,7 +1,7 @@
 """Find out from the autograd graph how a loss is reduced over the batch, such as by a mean or a sum."""
 
-# This module reads only names of nodes and the numbers they store. If a divisor is on the GPU, it reads only the divisor's
-# address. It computes and allocates nothing.
+# This module reads only names of nodes and the numbers they store. If a divisor is on the GPU, it reads only the
+# address of the divisor. It computes and allocates nothing.
 
 import sys
 from collections.abc import Iterator
