@@ -63,7 +63,7 @@ class TimeEstimate:
 
     @property
     def order(self) -> float:
-        """A sort key for the added time. Changes that copy data to the host come last."""
+        """A sort key by added time, in which changes that copy data to the host come last."""
         return (self.added_share or 0.0) + self.offloads
 
 

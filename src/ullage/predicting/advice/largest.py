@@ -1,4 +1,4 @@
-"""Search for the largest value of an option that fits, such as a batch size, without and with changes."""
+"""Search for the largest batch size (or other option) with which a script fits, without and with changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

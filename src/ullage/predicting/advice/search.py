@@ -21,10 +21,10 @@ _WORTH: Final = 0.01
 
 @dataclass(slots=True)
 class AdviceSearch:
-    """The state of a search for changes with which the script fits."""
+    """A search for changes with which a script fits on the GPU."""
 
     settings: Mapping[str, Sequence[ChangeSetting]]
-    """The settings of every change that can be applied, the setting that saves the least memory first."""
+    """Maps each change that can be applied to its settings, ordered by the memory that they save."""
     base_bytes: int
     """The peak GPU memory of the unchanged script, in bytes."""
     run: Try
@@ -63,7 +63,7 @@ class AdviceSearch:
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def learn(self, trials: Sequence[ChangeTrial]) -> None:
-        """Add the results of runs that finished before the search was interrupted."""
+        """Add results of runs to the search, such as those that finished before an interruption."""
         for trial in trials:
             self.tried.setdefault(trial.combination, trial)
 

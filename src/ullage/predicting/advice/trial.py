@@ -61,7 +61,7 @@ class Combination:
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Compare the gradients with those of the unchanged script. The change with the largest difference decides."""
+        """Return how the gradients with all these changes compare with those of the unchanged script."""
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
@@ -82,7 +82,7 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this combination with a change added. It replaces the same change with another setting."""
+        """Return this combination with a change added, or with its setting replaced."""
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ChangeCost(IntEnum):
-    """What a change costs the user. The cheapest kind comes first."""
+    """What a change costs the user: nothing, time, numerical differences or more GPUs."""
 
     NOTHING = 0
     """The results are the same, and a step takes about the same time."""
@@ -49,7 +49,7 @@ class Applicable:
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return the settings of a change, or the reason of the first condition that is true."""
+        """Return the settings to try, or the reason why the change cannot be applied."""
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
 

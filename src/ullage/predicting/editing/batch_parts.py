@@ -59,7 +59,7 @@ class CountedLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlaces:
-    """The lines of a forward pass and of its backward pass, which are put into a loop over parts of the batch."""
+    """The lines of the forward and backward pass that are put into a loop over parts of the batch."""
 
     file: str
     function: str
@@ -68,7 +68,7 @@ class PassPlaces:
     """The line that runs the forward pass, or None if another function runs it."""
     backward_line: int
     batch: Mapping[str, bool]
-    """Maps the name of each tensor that the passes read to whether the tensor has one row per batch item."""
+    """Maps each variable that contains a tensor of the batch to whether the tensor has one row per item."""
     is_sum: bool = False
     """Whether the loss is a sum over the batch. If so, the loss of a part is not scaled."""
     counted: CountedLoss | None = None

@@ -94,7 +94,7 @@ class AddImport(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The source code with which a user makes a change."""
+    """A change as source code: edits, script arguments, an environment variable, or example code."""
 
     snippet: str
     """A few lines of Python code, or a shell line, that show how to make the change."""
@@ -109,7 +109,7 @@ class Recipe:
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":
-        """Return a recipe with the edits that `edits` returns, or with the reason if it raises NotCertain."""
+        """Call `edits` and return its result as a recipe, or the reason if it raises NotCertain."""
         try:
             return cls(snippet=snippet, edits=tuple(edits()))
         except NotCertain as error:

@@ -17,7 +17,7 @@ _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
 class Fate(Enum):
-    """What a sequence of statements does first with the value of a variable: read it, overwrite it, or neither."""
+    """What a sequence of statements first does with a variable: read it, overwrite it, or neither."""
 
     READ = "read"
     """The statements may read the value."""
@@ -148,13 +148,13 @@ def called_name(call: ast.Call) -> str:
 
 
 def operand(node: ast.expr) -> str:
-    """Return the source code of an expression, in parentheses if it is to be used as an operand."""
+    """Return the source code of an expression, in parentheses unless it can be an operand as it is."""
     text = ast.unparse(node)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls at a line to functions whose name ends with `function`."""
+    """Return the calls at a line whose function name ends with `function`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
@@ -219,7 +219,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether code outside the function itself may read its variable, such as a nested function."""
+    """Return whether other code, such as a nested function, may read a variable of a function."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -285,7 +285,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return whether the statements first read or first overwrite a variable, or do neither for certain."""
+    """Return whether the statements first read a variable, first overwrite it, or do neither."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:

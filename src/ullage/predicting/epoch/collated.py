@@ -19,7 +19,7 @@ _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """The number of items in each batch, and the maximum and the sum of each dimension over these items."""
+    """Statistics of each batch: the number of items, and the maximum and sum of each item dimension."""
 
     items: Ints
     largest: Ints
@@ -49,7 +49,7 @@ class BatchFigures:
         return cls(items=sizes, largest=largest, total=total)
 
     def at(self, numbers: Ints) -> "BatchFigures":
-        """Return the sizes for some of the batches."""
+        """Return the statistics of selected batches."""
         return BatchFigures(items=self.items[numbers], largest=self.largest[numbers], total=self.total[numbers])
 
 
@@ -91,7 +91,7 @@ class Collated:
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Find a formula for each dimension of the given batches, or return None if one has no formula."""
+        """Find a formula that predicts each dimension of a batch, or return None if a dimension has no formula."""
         layout = layout_of(forms)
         if layout is None:
             return None

@@ -27,9 +27,9 @@ class EpochLevels:
     start_allocated_bytes: Ints
     """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of frees of unknown blocks. If it is above 0, the memory use may be wrong."""
+    """The number of freed memory blocks that are unknown. If it is above 0, the result may be wrong."""
     ran_out_at: int | None = None
-    """The step in which memory runs out, which ends the replay, or None if it suffices."""
+    """The step in which GPU memory runs out, or None if it does not."""
     is_whole: bool
     """Whether all steps of the epoch were replayed before the deadline."""
     ties: int = 0

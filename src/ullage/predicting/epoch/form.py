@@ -49,7 +49,7 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the tensors' names and numbers of dimensions, or None if they differ between items or batches."""
+    """Return the name and number of dimensions of each tensor, or None if they differ between the given shapes."""
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Find the tensor shapes of every item of a data set in the cheapest way, such as from known lengths."""
+"""Find the tensor shapes of every item of a data set, if possible without fetching every item."""
 
 import sys
 import time

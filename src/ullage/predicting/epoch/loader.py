@@ -31,7 +31,7 @@ class Feed:
     """The batches that were returned before ullage began to choose batches."""
     delivered: int = 0
     source: "Source | None" = None
-    """The iterator that the training loop calls, or None if it calls only a wrapper of the data loader."""
+    """The iterator that the training loop calls, or None if a wrapper of the data loader is called instead."""
     choose: Callable[[], Any] | None = None
     """A function that returns the next batch to run. If None, the script's sampler chooses."""
 

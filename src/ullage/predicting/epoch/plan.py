@@ -59,7 +59,7 @@ class OpenRuns:
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """Chooses which iteration of the training loop to run next. Those with the largest tensors come first."""
+    """Chooses which iteration of the training loop to run next, beginning with the largest tensors."""
 
     keys: Ints
     """The ID of each iteration's batch shapes, in the order of the epoch, or -1 if unknown."""
@@ -69,9 +69,9 @@ class Plan(OpenRuns):
     Batch shapes with this ID may run only at this position.
     """
     weight: Ints
-    """The number of elements in the largest tensor, for each ID of batch shapes."""
+    """Maps each ID of batch shapes to the number of elements in the largest tensor."""
     span: Ints
-    """The longest tensor dimension, for each ID of batch shapes."""
+    """Maps each ID of batch shapes to the longest tensor dimension."""
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
     # The first batch group of each ID.
@@ -80,7 +80,7 @@ class Plan(OpenRuns):
     _open: dict[int, int] = field(default_factory=dict)
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose iterations. The script has already run the first `done` iterations."""
+        """Begin to choose iterations after the script has run the first `done` iterations."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -109,7 +109,7 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Require one more run of these batch shapes, because their last two runs differed."""
+        """Require another run of some batch shapes, because their last two runs made different memory requests."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
@@ -146,7 +146,7 @@ class PlanInOrder(OpenRuns):
         self._unseen: set[int] = set()
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose iterations. The script has already run the first `done` iterations."""
+        """Begin to choose iterations after the script has run the first `done` iterations."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
@@ -178,9 +178,7 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the iteration to run next: the next one of the current gradient accumulation cycle, if one has
-        begun.
-        """
+        """Return the iteration to run next. A gradient accumulation cycle is always completed first."""
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
             return self._at
@@ -210,6 +208,6 @@ class PlanInOrder(OpenRuns):
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Require one more run of these batch shapes, because their last two runs differed."""
+        """Require another run of some batch shapes, because their last two runs made different memory requests."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

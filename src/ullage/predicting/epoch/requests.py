@@ -1,4 +1,4 @@
-"""Store memory requests to PyTorch's allocator as columns, and compare those of different steps."""
+"""Store memory requests to PyTorch's allocator as NumPy columns, and compare steps by their requests."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return one memory request that has no block, such as emptying the cache."""
+    """Return a single memory request without a memory block, such as emptying the cache."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 

@@ -26,7 +26,7 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The address layouts for which the reserved memory of the epoch is computed."""
+"""The ways in which the GPU driver may place memory segments, for each of which the epoch is replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ CURVE_POINTS: Final = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstBatch:
-    """The batch whose step allocates the most memory."""
+    """The batch of an epoch whose step allocates the most memory."""
 
     index: int
     """The position of the batch in the epoch, as `enumerate(loader)` counts it."""
@@ -49,9 +49,9 @@ class EpochUse:
     steps_run: int
     """The number of steps that were run."""
     batches_replayed: int
-    """The number of batches that were replaced by a step with the same shapes."""
+    """The number of batches that were not run, because a batch with the same shapes was run."""
     batches_stood_in: int
-    """The number of batches that were replaced by the next larger batch, because their shapes were not run."""
+    """The number of batches with shapes that were not run. The next larger batch is used in their place."""
     shapes_confirmed: int
     """The number of batch shapes whose steps made the same memory requests at least twice."""
     is_foreseen: bool
@@ -72,7 +72,7 @@ class EpochUse:
     last_growth: int | None
     """The position of the last batch that made the reserved memory grow, or None if no batch did."""
     runs_out_at: int | None
-    """The position of the batch at which GPU memory runs out, or None if it suffices."""
+    """The position of the batch at which GPU memory runs out, or None if it does not."""
     worst: WorstBatch | None
     growth_bytes_per_batch: int = 0
     """The bytes by which allocated memory grows per batch, or 0 if it does not grow over the whole epoch."""

@@ -75,9 +75,9 @@ class EpochWatch:
         """The number of iterations of the training loop per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """Maps an ID of batch shapes to the memory requests of their steps, without the first steps."""
+        """Maps each ID of batch shapes to the memory requests of its steps, except the first steps of the run."""
         self.in_own_order = 0
-        """The number of iterations at the beginning that ran in the script's own order."""
+        """The number of iterations at the beginning of the run that used the script's own batch order."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
         """Whether the data loader has no batch left, and whether all batches of the epoch are known in advance."""
@@ -165,7 +165,7 @@ class EpochWatch:
     # ---- called by the loader
 
     def before_next(self, source: Source) -> None:
-        """Read the memory requests since the last call."""
+        """Read the memory requests of the iteration that has just ended."""
         if self._source is not None and source is not self._source:
             return  # an evaluation loop inside a step is part of that step
         passes = self._backward_passes()

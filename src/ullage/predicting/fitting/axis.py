@@ -111,7 +111,7 @@ def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str
 
 
 def place_of(arguments: tuple[str, ...], option: str) -> int | None:
-    """Return the index of the argument that contains the value of an option, or None if none does."""
+    """Return the index of an option's value in the script's arguments, or None if it is missing."""
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{option}="):
             return index

@@ -194,7 +194,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Sort the results. Layouts that fit come first, by items per step, bytes sent and free memory."""
+    """Sort the results of layouts: first those that fit, by items per step, bytes sent and free memory."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:

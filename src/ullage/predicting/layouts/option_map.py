@@ -10,7 +10,7 @@ from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
 
 PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
-"""The parallel axis whose ranks process different parts of a sequence and may differ in memory use."""
+"""The name of the context-parallel axis, whose ranks process different parts of a sequence."""
 VARIABLE: Final = "env:"
 """The prefix that marks the name of an environment variable, as in "env:TP"."""
 

@@ -49,7 +49,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the result that is stored under a key, or None if there is none."""
+        """Return the result that is stored under a key, or None if the key is missing."""
         with self._lock:
             if self._database is None:
                 return None

@@ -21,7 +21,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the contents of the files that affect a command, by absolute path.
+    """Return a mapping from absolute paths to the contents of the files that affect a command.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.

@@ -123,7 +123,7 @@ class MadeUpChoice:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Read the lengths of rows from a file with a line "LENGTH" or "LENGTH,COUNT" for each group of rows.
+    """Read the lengths of rows from a file with lines such as "512" or "512,100" (100 rows of length 512).
 
     Raises:
         UsageError: the file cannot be read, or contains no lengths.

@@ -14,7 +14,7 @@ _COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "
 
 
 class MadeUpState(dict[str, Any]):
-    """A placeholder for the state dict of a missing file. Its entries are placeholders, too; step counts are 0."""
+    """A placeholder for the state dict of a missing file. Its entries are placeholders or, for step counts, 0."""
 
     def __missing__(self, name: Any) -> Any:
         return 0 if name in _COUNTS else MadeUpState()

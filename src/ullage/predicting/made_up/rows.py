@@ -78,7 +78,7 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return the number of words whose tokens are at most `length`. Without a tokenizer, a word is one token."""
+    """Return how many words fit in `length` tokens. Without a tokenizer, a word counts as one token."""
     if count is None:
         return length
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""Only tensors up to this size, in bytes, are written with values.
+"""The largest size of a tensor that is written with values, in bytes.
 
 The emulated GPU does not store the values of larger tensors.
 """

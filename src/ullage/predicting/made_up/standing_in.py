@@ -50,6 +50,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Return the error with advice that is shown when the run ends."""
+    """Attach advice to an error, which is shown when the run ends."""
     setattr(error, HINT, text)
     return error

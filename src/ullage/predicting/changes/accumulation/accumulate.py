@@ -132,7 +132,7 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the script's only call of cross_entropy, if the script computes its loss with it; otherwise None."""
+    """Return the call of cross_entropy that computes the script's loss, or None if it is not the only call."""
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:
         return None

@@ -45,7 +45,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the source edits and snippet that pass the gradient accumulation argument to the training library."""
+    """Return the source code that turns on gradient accumulation in the training library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]

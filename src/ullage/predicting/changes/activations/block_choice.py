@@ -15,7 +15,7 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""The index of a block's list in the model, and the index of the block in this list."""
+"""The position of a block: the index of its list, and its index in that list."""
 # The search compares at most this many selections of blocks. With more, it drops some and may miss the best one.
 _MOST_STATES: Final = 4096
 # Blocks are selected for this many memory targets, from small savings to the largest possible saving.
@@ -55,7 +55,7 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections of blocks to try, each with few recomputed operations for its savings."""
+    """Return the selections of blocks that are worth a run, because they save much memory for little recomputation."""
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
         return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
@@ -137,7 +137,7 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Group adjacent blocks. Return the index of the list, and the first and last block of each group."""
+    """Group adjacent blocks, and return the list index, first block and last block of each group."""
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):
         if found and found[-1][0] == number and found[-1][2] == place - 1:

@@ -244,7 +244,7 @@ class TrainingFacts:
     """The attributes and container entries that keep memory of the previous step alive when memory use is highest."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts with the floating-point operations that a separate run counted."""
+        """Return a copy of the facts with the floating-point operations that another run counted."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -79,7 +79,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned the expression before it was used, or None if this is uncertain."""
+    """Return the line that assigned an expression before another line uses it, or None if uncertain."""
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))

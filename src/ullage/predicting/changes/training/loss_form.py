@@ -127,7 +127,7 @@ def _selects(node: Any) -> bool:
 
 
 class LossWatch:
-    """Observes how a script computes its losses, and whether its batches contain ignored targets."""
+    """Observes how a script computes its loss, and whether its batches contain ignored targets."""
 
     def __init__(self) -> None:
         self.ignores_targets = False

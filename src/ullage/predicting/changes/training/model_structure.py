@@ -52,7 +52,7 @@ def _is_a(module: nn.Module, name: str) -> bool:
 
 
 def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
-    """Return the path of the outermost transformers model, and the model. Return None for both if there is none."""
+    """Return the outermost transformers model and its path, or None for both if the model contains none."""
     found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
     return next(found, (None, None))
 

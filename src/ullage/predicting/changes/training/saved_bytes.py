@@ -48,6 +48,6 @@ def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, in
 
 
 def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:
-    """Return the index and bytes of the allocations after `first` that are alive at `moment`, the largest first."""
+    """Return the allocations after `first` that are still alive at `moment`, as index and bytes, the largest first."""
     found = [(index, size) for index, _, size in _alive(entries, first, moment)]
     return sorted(found, key=lambda each: -each[1])

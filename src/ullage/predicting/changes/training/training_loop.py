@@ -40,7 +40,7 @@ class TrainingLoop:
         self.refusals: dict[str, str] = {}
         """Maps each change that was not applied, as `key=setting`, to the reason."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """A function that derives facts about training from the recorded allocations, or None."""
+        """A function that returns facts about training, or None if no facts are collected."""
         self.flops_now: Callable[[], int] | None = None
         """A function that returns the floating-point operations of the run so far, or None if they are not counted."""
         self.step_flops = 0
@@ -51,7 +51,7 @@ class TrainingLoop:
         """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions that are called before each backward pass, but not before nested ones."""
+        """Functions that are called before each backward pass, except nested ones."""
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
