@@ -52,7 +52,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The added time as a short text, without the time for copies. Empty if the changes add no time."""
+        """The added time as a short text, without the time for copies to the host."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:

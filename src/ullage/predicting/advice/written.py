@@ -42,9 +42,9 @@ class WrittenAdvice:
     proof: Prediction | None
     """The run of the edited script, or None if it was not run."""
     is_proved: bool
-    """Whether the edited script uses exactly as much memory as the run without edits."""
+    """Whether the edited script uses exactly as much memory as the run in which hooks apply the changes."""
     problem: str = ""
-    """The reason why the edited script was not compared with the run without edits."""
+    """The reason why the edited script was not compared with the run in which hooks apply the changes."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the diff, the shell lines and the run of the edited script as plain data for `json.dumps`."""

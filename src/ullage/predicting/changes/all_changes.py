@@ -51,7 +51,7 @@ copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
 def change_named(text: str) -> tuple[Change, str]:
-    """Return the change and the setting of a text such as "checkpoint=all".
+    """Parse a text such as "checkpoint=all", and return the change and its setting.
 
     Raises:
         UsageError: no change has this key.

@@ -64,7 +64,7 @@ class AppliedChange:
     setting: str
 
     def took_effect(self, times: int = 1) -> None:
-        """Count how many times this change had an effect on the run."""
+        """Record that this change had an effect on the run."""
         self.loop.effects[self.text] += times
 
     def refuse(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Find the blocks that contain a statement, and whether later code may read a variable."""
+"""Find the code blocks that contain a statement, and find out whether later code may read a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -185,7 +185,7 @@ def names_of(scope: Scope) -> set[str]:
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns, but not those that nested functions assign."""
+    """Return the names that a syntax node assigns, except names inside nested functions."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -198,7 +198,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and all nodes below it, but not the bodies of nested functions and classes."""
+    """Yield a syntax node and all nodes below it, except the bodies of nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):

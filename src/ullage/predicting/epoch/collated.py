@@ -84,7 +84,7 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """Predicts the tensor shapes of batches from the sizes of their items, with a formula per dimension."""
+    """Predicts the tensor shapes of a batch from the sizes of its items, with one formula per dimension."""
 
     layout: Layout
     formulas: tuple[Formula, ...]

@@ -91,7 +91,7 @@ class Ledger:
 
 
 class TakenHistory(Sequence[Mapping[str, Any]]):
-    """The allocator history in the format of PyTorch's memory snapshots. Each event is created on access."""
+    """A lazy sequence of allocator events in the format of PyTorch's memory snapshots."""
 
     def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
         self._pieces = list(pieces)

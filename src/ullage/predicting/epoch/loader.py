@@ -26,7 +26,7 @@ class Feed:
     """An iterator over the batches that the script's sampler has not returned yet."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The position of each returned batch in the epoch, or -1 if it is not part of the epoch."""
+    """The position in the epoch of each returned batch, or -1 for batches outside the epoch."""
     given: list[Any] = field(default_factory=list)
     """The batches that were returned before ullage began to choose batches."""
     delivered: int = 0

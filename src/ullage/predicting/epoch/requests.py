@@ -84,7 +84,7 @@ class Template:
 
 
 class TemplateMaker:
-    """Converts the memory requests of each step to a template, one step after the other."""
+    """Converts the memory requests of each step to a `Template`. Call `template` for every step in order."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         # One byte per memory block that the run has allocated so far: 1 if the block is alive.

@@ -31,7 +31,7 @@ ELSEWHERE: Final = ("linux", "windows", "descending")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Facts about the run from which the epoch is predicted."""
+    """Facts about the run of the script that are needed to predict the epoch."""
 
     torch_version: str
     placement: str

@@ -59,15 +59,15 @@ class Axis:
 
     @property
     def last(self) -> int:
-        """The index of the highest value among the values to try."""
+        """The index of the highest value in the list of values to try."""
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return the value with the given index among the values to try."""
+        """Return a value to try by its index; index 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:
-        """Return the index of the largest value to try that is at most `value`, or -1 if all are larger."""
+        """Return the index of the largest value to try that is less than or equal to `value`, or -1."""
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
     def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class Axis:
         return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
 
     def doubling(self) -> list[int]:
-        """Return the lowest value, its double and so on, and the highest value."""
+        """Return the lowest value, repeatedly doubled up to the highest value."""
         values = [self.low]
         while values[-1] * 2 < self.high:
             values.append(values[-1] * 2)

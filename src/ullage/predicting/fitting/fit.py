@@ -69,10 +69,7 @@ class Largest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value that fits with it.
-
-    None if the change allows no larger value.
-    """
+    """A change that was tried, and the largest value of the option that fits with it."""
 
     change: Change
     setting: str
@@ -84,7 +81,7 @@ class TriedChange:
     applies: bool
     """Whether the change had an effect on the run."""
     probe: Probe | None
-    """The run with the change, at the smallest value that does not fit without it."""
+    """The run with the change and the smallest value that does not fit without the change."""
     largest: Largest | None
 
 
@@ -244,7 +241,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change, at first with the smallest value of the option that did not fit."""
+        """Run the script with every change, beginning with the smallest value of the option that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -278,7 +275,9 @@ class Fitter:
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option for each value of the second, which doubles each time."""
+        """Find the largest value of the first option for each value of the second option, doubled from its lowest
+        value.
+        """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
             request = replace(self.request, arguments=second.put_into(self.request.arguments, value))
@@ -318,7 +317,7 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Return whether the script fits with the margin, without catching an out-of-memory error."""
+    """Return whether the script fits and leaves the margin free, without catching an out-of-memory error."""
     return (
         prediction.verdict is Verdict.FITS
         and prediction.interval_bytes[1] <= prediction.total_memory_bytes - margin_bytes
@@ -327,7 +326,7 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return how much memory a value needs, from the result of its run. An error means that the script failed."""
+    """Return how much memory a value of the option needs, from the result or the error of its run."""
     if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
     return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)

@@ -1,4 +1,4 @@
-"""Find the largest value of an option that fits with few runs, two at a time."""
+"""Find the largest value of an option that fits, in few runs of the script, two at a time."""
 
 # Memory is nearly linear in the batch size, so a line through two probes predicts where it reaches the GPU's memory.
 # The predicted value and the next one are probed together. If the first fits and the second does not, both are proved.
@@ -37,7 +37,7 @@ Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
 
 @dataclass(slots=True)
 class FitSearch:
-    """The state of a search for the largest value of an option that fits."""
+    """A search for the largest value of an option with which a script fits."""
 
     axis: Axis
     budget_bytes: int
@@ -59,7 +59,7 @@ class FitSearch:
     _rounds: int = 0
 
     def record(self, needs: Mapping[int, ProbedNeed]) -> None:
-        """Record how much memory the values that were run need."""
+        """Store how much memory each value needs, after it was run."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:
@@ -72,12 +72,12 @@ class FitSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the largest value that fits is known, or no value fits."""
+        """Whether the largest value that fits is known, or it is known that no value fits."""
         return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0 or self.is_flat
 
     @property
     def is_flat(self) -> bool:
-        """Whether the needed memory does not depend on the option, as far as is known."""
+        """Whether the option seems to have no effect on the needed memory."""
         if not self.unbounded or self.worst is not None:
             return False
         values = {self.axis.value_at(position): size for position, size in self.points.items()}
@@ -86,7 +86,7 @@ class FitSearch:
         return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
     def run(self, probe: Probe, start: Sequence[int] = ()) -> None:
-        """Run values until the largest one that fits is known, at first those near `start`."""
+        """Run the script until the largest value that fits is known, beginning with values near `start`."""
         if start:
             inside = {self.axis.value_at(max(0, self.axis.position_of(value))) for value in start}
             self.record(probe(sorted(inside)))

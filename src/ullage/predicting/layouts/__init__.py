@@ -1,1 +1,1 @@
-"""Search for parallel layouts of a model that fit, such as 4-way data and 2-way tensor parallelism."""
+"""Search for the combinations of data, tensor and pipeline parallelism with which a model fits on the GPUs."""

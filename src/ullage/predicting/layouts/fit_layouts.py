@@ -1,4 +1,4 @@
-"""Search for the parallel layouts of a model that fit. Each rank of a layout is run alone."""
+"""Search for the parallel layouts with which a model fits. Each rank is run alone on one emulated GPU."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ class LayoutQuestion:
 
 @dataclass(slots=True)
 class LayoutsSearch:
-    """The state of a search over parallel layouts."""
+    """A search for the parallel layouts with which a model fits."""
 
     question: LayoutQuestion
     runs: RankRuns

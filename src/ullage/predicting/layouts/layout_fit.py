@@ -13,7 +13,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict if the first context-parallel rank fits and the other ranks were not run."""
+"""The verdict on a layout if only its first context-parallel rank was run, and that rank fits."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -45,7 +45,7 @@ class LayoutRow:
     next_value: int | None = None
     """The smallest value of the option that does not fit, or None if all values fit."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks that were run with `value`. If the first rank did not fit, the list ends with it."""
+    """The ranks that were run with `value`. After a rank that does not fit, no other rank is run."""
     error: str = ""
     """The error of the script in this layout, or the reason why the layout was not run."""
     items: int | None = None

@@ -19,7 +19,7 @@ RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search for the largest value of the option with which one layout fits."""
+    """A search for the largest value of an option with which one parallel layout fits."""
 
     ranks: Sequence[int]
     axis: Axis | None
@@ -35,7 +35,7 @@ class LayoutSearch:
     _leading: int | None = None
 
     def run(self, run: RunTrials) -> None:
-        """Run values and ranks until the result is known."""
+        """Run the script with different values and ranks until the result is known."""
         if self.axis is None:
             fits = self._values([0], run)[0].fits
             self.best, self.next = (0, None) if fits else (None, 0)

@@ -1,4 +1,4 @@
-"""The options that say which weights and data to generate."""
+"""The options that select which missing weights and data to generate."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -82,7 +82,7 @@ class MadeUpData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpChoice:
-    """The options that say which weights and data to generate if they are missing. By default, nothing is generated."""
+    """The options that select which missing weights and data to generate. By default, nothing is generated."""
 
     random_weights: bool = False
     config: str | None = None

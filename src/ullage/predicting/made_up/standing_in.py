@@ -7,7 +7,7 @@ from typing import Any, Final
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 HINT: Final = "__ullage_hint__"
-"""The attribute of an error that contains advice to show with the error."""
+"""The name of an attribute that is set on errors, and contains advice for the user."""
 # Library functions receive the name of the object to load in one of these keyword arguments.
 _WHAT: Final = (
     *("pretrained_model_name_or_path", "pretrained_model_name", "path", "dataset_path"),

@@ -1,4 +1,4 @@
-"""Choose an optimizer implementation if the script chooses none: fused, or one parameter at a time."""
+"""Set `fused=True` or `foreach=False` for optimizers if the script sets neither argument."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Use one optimizer per parameter, which steps and frees the gradient as soon as it is computed."""
+"""Update each parameter and free its gradient as soon as backward has computed the gradient."""
 
 import ast
 import functools

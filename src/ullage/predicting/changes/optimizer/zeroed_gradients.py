@@ -1,4 +1,4 @@
-"""Free the gradients between steps if the script sets them to zero instead."""
+"""Free the gradients between steps in place of setting them to zero."""
 
 import ast
 from typing import Any, Final

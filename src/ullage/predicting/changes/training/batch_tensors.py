@@ -34,13 +34,13 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
 
 
 def items_of(arguments: Iterable[Tensor]) -> int | None:
-    """Return the batch size: the first dimension of the tensors, or None if they disagree."""
+    """Return the batch size, or None if the tensors differ in their first dimension."""
     rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
     return rows.pop() if len(rows) == 1 else None
 
 
 def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
-    """Return the variables of a function whose tensors share memory with `tensor`."""
+    """Return the tensors in a function's variables that share memory with `tensor`."""
     named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
     return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
 
@@ -75,6 +75,6 @@ def _shares(one: Tensor, other: Any) -> bool:
 
 
 def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
-    """Join two lists of batch tensors, and drop tensors with a name that already occurred."""
+    """Join two lists of batch tensors, and keep only one tensor of each name."""
     known = {each.name for each in first}
     return [*first, *(each for each in second if each.name not in known)]

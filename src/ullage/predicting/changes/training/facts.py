@@ -46,7 +46,7 @@ class BlockList:
     parameter_bytes: int
     """The size of one block's parameters, in bytes."""
     saved_bytes: int = 0
-    """The number of bytes that the forward pass of a block saves for the backward pass, on average."""
+    """The average number of bytes that one block saves for the backward pass."""
     forward_flops: int = 0
     """The floating-point operations of one block's forward pass, or 0 if they were not counted."""
     saved_by_block: list[int] = field(default_factory=list)
@@ -107,7 +107,7 @@ class OptimizerFacts:
     says_implementation: bool = False
     """Whether the script passes `foreach` or `fused` to the optimizer."""
     implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
-    """The supported arguments of the optimizer's class: "foreach", "fused" or both."""
+    """The arguments that the optimizer's class accepts: "foreach", "fused" or both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class LossForm(StrEnum):
     """The way in which a loss is reduced over the batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """The loss is a mean over the items of the batch, or over elements if all items have the same number of them."""
+    """The loss is a mean over the batch items, or over the elements of items of equal size."""
     COUNTED = "counted"
     """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
@@ -239,9 +239,9 @@ class TrainingFacts:
     """The floating-point operations of one step, or 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the previous step alive when memory use is highest."""
+    """The variables that keep memory of the previous step alive at the run's memory peak."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """The attributes and container entries that keep memory of the previous step alive when memory use is highest."""
+    """Attributes and container entries that keep memory of the previous step alive at the run's memory peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
         """Return a copy of the facts with the floating-point operations that another run counted."""

@@ -318,7 +318,7 @@ class Gatherer:
     # ---- results
 
     def facts(self, entries: Entries) -> TrainingFacts:
-        """Return the collected facts, with the bytes that the model's blocks save for the backward pass."""
+        """Return the collected facts about training."""
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),

@@ -32,7 +32,7 @@ def place_of(frame: FrameType) -> CodePlace:
 
 
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the stack frames of the user's code, from `frame` to the outermost caller."""
+    """Yield the stack frames of the user's code, beginning with `frame` and followed by its callers."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             yield frame

@@ -55,9 +55,7 @@ class TrainingLoop:
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
-        """The tensor on which the script calls backward, or None if unknown. Set while `before_backward` functions
-        run.
-        """
+        """The tensor on which the script calls backward, or None if unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
@@ -68,7 +66,7 @@ class TrainingLoop:
         The context manager yields a function that is called with the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
-        """The arguments of the module's call. Set while functions before the forward pass run."""
+        """The arguments with which the script calls the module."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
         """Whether a forward pass in training mode is running."""
