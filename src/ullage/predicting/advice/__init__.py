@@ -1,1 +1,1 @@
-"""Search for changes that make a training script fit on a GPU. Each change is tried in a run of the script."""
+"""Search for changes that make a training script fit on a GPU. The script is run with each change."""

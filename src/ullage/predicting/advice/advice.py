@@ -1,4 +1,4 @@
-"""`ullage advise`: find changes that make a script fit on a GPU, by running every change on the emulated GPU."""
+"""Find changes that make a script fit on a GPU (`ullage advise`), by runs on the emulated GPU."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
-"""The memory size of the emulated GPU for runs of a script without a memory limit. No real GPU has so much memory."""
+"""The memory of the emulated GPU when a script is run without a memory limit. No real GPU has as much."""
 
 
 @public
@@ -41,32 +41,32 @@ class Advice(Answer):
     gpu: str
     total_memory_bytes: int
     base: Prediction
-    """The run of the unchanged script on the GPU."""
+    """The run of the unchanged script on the requested GPU."""
     need: Prediction
-    """The run of the unchanged script on a GPU with so much memory that the script cannot run out of it. This run shows
-    how much memory the script needs.
-    """
+    """The run of the unchanged script with practically unlimited memory, which shows how much it needs."""
     facts: TrainingFacts
-    """Facts about the model, the training loop and the optimizers. They decide which changes can be applied."""
+    """Facts about the model, the training loop and the optimizers, which decide which changes can be applied."""
     trials: tuple[ChangeTrial, ...]
     """The changes that were tried alone, each with the result of its run."""
     not_made: tuple[NotMade, ...]
     """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
-    """The cheapest combination of changes with which the script fits. None if no such combination exists. None if the
-    script fits without changes.
+    """The cheapest combination of changes with which the script fits.
+
+    None if no combination fits, or if the script fits without changes.
     """
     estimate: TimeEstimate | None
-    """An estimate of the time that the best combination of changes adds to a training step."""
+    """The estimated time that the best combination of changes adds to a training step."""
     written: WrittenAdvice | None
-    """The best combination of changes as source code for the user's script, and the result of a run with this code."""
+    """The best combination of changes as source code, and the result of a run with this code."""
     is_complete: bool
-    """Whether the search finished. False if it was interrupted."""
+    """Whether the search finished, and was not interrupted."""
     axis: Axis | None = None
-    """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
+    """The option whose largest value was searched for, or None if no option was given."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option that fit. The first entry is for the unchanged script, the others for changes of
-    each cost class. Empty if `axis` is None.
+    """The largest values of the option that fit: without changes, then with more and more expensive changes.
+
+    Empty if `axis` is None.
     """
     seconds: float
 
@@ -138,8 +138,8 @@ class Adviser:
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
-        """Run the unchanged script three times. The first run is on the GPU. The second run is on a GPU with so much
-        memory that the script cannot run out of it. The third run counts the FLOPs.
+        """Run the unchanged script: on the GPU, with practically unlimited memory, and to count floating-point
+        operations.
 
         Raises:
             ScriptError: the script fails for a reason other than memory.
@@ -168,8 +168,7 @@ class Adviser:
         return base, need, facts
 
     def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
-        """Run combinations of changes on a GPU with ample memory, and again on the real memory size if they may fit
-        there.
+        """Run combinations of changes with practically unlimited memory, and run those that may fit again on the GPU.
 
         A combination may fit although it reserves too much with ample memory: the allocator frees cached segments when
         memory is short.
@@ -191,9 +190,7 @@ class Adviser:
         return trials
 
     def finished(self) -> list[ChangeTrial]:
-        """Return every combination of changes whose run has finished, with its result. This works even if the search
-        was interrupted.
-        """
+        """Return the results of all runs that have finished, even after an interruption."""
         made = [(one, self._made(self.roomy, one)) for one in self._asked]
         known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
         return [self._trial(one, result) for one, result in known if result is not None]
@@ -207,9 +204,6 @@ class Adviser:
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
-        """Run the script with each combination of changes. If a combination cannot be applied, its result is an
-        error.
-        """
         made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
@@ -268,15 +262,12 @@ def _last_line(error: UllageError) -> str:
 
 @dataclass(slots=True)
 class _FoundAdvice:
-    """The results that one search of `ullage advise` has found so far."""
-
     best: ChangeTrial | None = None
     proof: WrittenAdvice | None = None
     largest: list[LargestWith] = field(default_factory=list)
     is_complete: bool = False
 
     def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination of changes as source code, and run the script with this code."""
         if self.best is not None:
             self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 
@@ -287,11 +278,10 @@ def advise(
     axis: Axis | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Advice:
-    """Find changes that make a script fit on its GPU, or the largest value of an option with and without changes.
+    """Find changes that make a script fit on its GPU, or the largest value of an option that fits.
 
-    With `axis`, search for the largest value of that option: for the unchanged script, and with the changes of each
-    cost class added; no source code is written. If the search is interrupted (Ctrl-C) after the first runs, return the
-    results that are known so far.
+    With `axis`, the largest value is searched for, without and with changes. After Ctrl-C, the results so far are
+    returned.
 
     Raises:
         ScriptError: the script fails for a reason other than memory.
@@ -356,9 +346,6 @@ def advise(
 def _not_made_after_all(
     singles: Sequence[ChangeTrial], settings: Mapping[str, Sequence[ChangeSetting]]
 ) -> Iterator[NotMade]:
-    """Yield two groups of changes: those that failed when they were tried alone, and those that were not tried because
-    they need more GPUs.
-    """
     for trial in singles:
         if trial.problem:
             yield NotMade(change=trial.combination.parts[0].change, why=trial.problem)

@@ -1,4 +1,4 @@
-"""Convert advice into a report."""
+"""Build the report of `ullage advise` from its result."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -268,7 +268,6 @@ def _written(advice: Advice) -> Iterator[Section]:
 
 
 def _picture(advice: Advice) -> Bars:
-    """Return a bar chart of the memory that the script needs with each change. A line marks the memory of the GPU."""
     as_it_is = Tone.GOOD if advice.base.verdict is Verdict.FITS else Tone.BAD
     needs = [("no changes", advice.need.interval_bytes[1], as_it_is, "")]
     if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:

@@ -1,6 +1,4 @@
-"""Data classes of `ullage advise`: a change with its setting, a combination of changes, and the result of a run with
-it.
-"""
+"""Data classes for changes with settings, combinations of changes, and the results of their runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +26,7 @@ class ChangeSetting:
 
     @property
     def text(self) -> str:
-        """The change and its setting as text: `key=setting`."""
+        """The change and its setting, as `key=setting`."""
         return text_of(self.change, self.setting)
 
     @property
@@ -37,7 +35,7 @@ class ChangeSetting:
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Return whether ullage applies the change by running edited copies of the user's files."""
+        """Return whether edited copies of the user's files apply the change."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -47,31 +45,28 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that are applied together. The cheapest change is first."""
+    """Changes that are applied together, the cheapest first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names of the changes in reports, joined by commas."""
+        """The names of the changes for reports, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
     @property
     def cost(self) -> ChangeCost:
-        """The cost class of the combination. It is that of its most expensive change."""
+        """The cost of the most expensive change in the combination."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Return how the gradients with this combination compare with those of the unchanged script. The change whose
-        gradients differ most decides.
-        """
+        """Return how the gradients with all these changes compare with those of the unchanged script."""
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
     def request(self, request: Request, facts: TrainingFacts) -> Request:
-        """Return a request for a run with every change of the combination. Hooks or edited copies of the user's files
-        apply the changes.
+        """Return the request for a run of the script with every change of the combination.
 
         Raises:
             NotCertain: the source edits of two changes conflict.
@@ -87,9 +82,7 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this combination with a change added. If the combination has the same change with another setting, the
-        added change replaces it.
-        """
+        """Return this combination with a change added, or with its setting replaced."""
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 
@@ -99,7 +92,7 @@ class Combination:
 
 
 def combination(parts: Sequence[ChangeSetting]) -> Combination:
-    """Return the changes as a combination. The cheapest change is first."""
+    """Combine changes, the cheapest first."""
     return Combination(parts=tuple(sorted(parts, key=lambda part: part.change.cost)))
 
 
@@ -114,40 +107,37 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination of changes, and the result of a run with it."""
+    """A combination of changes, and the result of its run."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The result of the run with this combination. None if the combination was not run."""
+    """The result of the run with this combination, or None if it was not run."""
     problem: str = ""
-    """Why the combination could not be run, or why it had no effect: one sentence without a full stop."""
+    """The reason why the run failed or the changes had no effect: one sentence without a full stop."""
 
     fits: bool = False
-    """Whether a run proves that the script fits with this combination, even at the upper end of the predicted memory
-    range.
-    """
+    """Whether the script fits, even at the upper end of the predicted memory range."""
 
     @property
     def need_bytes(self) -> int | None:
-        """The peak GPU memory of the script with this combination, in bytes. None if it is unknown because memory
-        ran out.
-        """
+        """The peak GPU memory with this combination, in bytes, or None if memory ran out."""
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
-    """A change that cannot be applied to the user's script."""
+    """A change that cannot be applied to the user's script, with the reason."""
 
     change: Change
     why: str
-    """Why the change cannot be applied: one sentence without a full stop."""
+    """The reason why the change cannot be applied: one sentence without a full stop."""
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
-    """Return the changes to try, each with its settings from the mildest to the strongest. Also return the changes that
-    cannot be applied.
+    """Return the changes to try with their settings, and the changes that cannot be applied.
+
+    The setting that saves the least memory comes first.
     """
     settings: dict[str, list[ChangeSetting]] = {}
     not_made = []
@@ -170,9 +160,7 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
     return settings, not_made
 
 
+# If a change may alter the gradients of this script, its cost class is at least `NUMERICS`.
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return the change with the cost class that it has for this script. If the change may alter the gradients, the
-    class is `NUMERICS` or more expensive.
-    """
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

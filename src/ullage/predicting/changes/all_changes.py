@@ -1,4 +1,4 @@
-"""All changes that ullage can apply, the cheapest first, and a function that finds a change by its key."""
+"""List all changes that ullage can apply, the cheapest first, and find a change by its key."""
 
 import copyreg
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
 def change_named(text: str) -> tuple[Change, str]:
-    """Return the change and the setting that a text `key=setting` names.
+    """Parse a text such as "checkpoint=all", and return the change and its setting.
 
     Raises:
         UsageError: no change has this key.

@@ -1,6 +1,4 @@
-"""Delete variables that keep a step's memory alive during the next step. Each variable is deleted right after its last
-use.
-"""
+"""Delete each variable that keeps a step's memory alive during the next step, right after its last use."""
 
 from typing import Final
 
@@ -12,7 +10,6 @@ from ullage.predicting.editing.release import released
 
 
 def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
-    """Return the edits that delete the variables. If a variable has no edit, return the reason."""
     edits: list[InsertAfter] = []
     problem = ""
     for each in facts.held:
@@ -27,7 +24,6 @@ def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
 
 
 def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
-    """Join the edits that delete variables at the same line into one `del` statement."""
     names: dict[tuple[str, int], list[str]] = {}
     others = []
     for edit in edits:

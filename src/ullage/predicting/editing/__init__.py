@@ -1,1 +1,1 @@
-"""Edits of Python source files as text. This package runs no user code and does not import torch."""
+"""Edit Python source files as text, without running the user's code."""

@@ -1,4 +1,4 @@
-"""Apply edits to the text of a source file, and write a unified diff. The syntax tree shows where an edit belongs."""
+"""Apply edits to the source code of a file, and write a unified diff."""
 
 import ast
 import difflib
@@ -30,7 +30,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
-    """Return the text of a file with edits applied. Line numbers are those of the text before any edit.
+    """Return the source code of a file with edits applied. Line numbers are those before any edit.
 
     Args:
         source: the text of a Python file.
@@ -56,23 +56,19 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
 
 @dataclass(slots=True)
 class _EditedLine:
-    """A line of the file that is edited, with its edits."""
-
     text: str
     before: list[str] = field(default_factory=list)
+    # Each header to insert has the number of the last line in its block.
     headers: list[tuple[int, str]] = field(default_factory=list)
-    """The headers to insert before this line. Each has the number of the last line in its block."""
     after: list[str] = field(default_factory=list)
+    # Each inserted header whose block contains this line adds one level of indentation.
     inside: int = 0
-    """The number of inserted headers whose block contains this line. Each header adds one level of indentation."""
+    # Each replaced part has a start column and an end column in bytes, and the new text.
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
-    """The parts of the line to replace. Each has a start column and an end column in bytes, and the new text."""
     is_removed: bool = False
 
 
 class _EditedPage:
-    """The lines of a source file, each with its edits."""
-
     def __init__(self, source: str, file: str) -> None:
         self._file = file or "the file"
         try:
@@ -147,7 +143,6 @@ class _EditedPage:
         line.before += self._indented(_indent(line.text), edit.text)
 
     def _indented(self, indent: str, text: str) -> list[str]:
-        """Return the lines of a text, indented by tabs or spaces as in the file."""
         found = []
         for line in text.splitlines():
             words = line.lstrip(" ")
@@ -215,7 +210,6 @@ class _EditedPage:
     # ---- places
 
     def _statement(self, line: int) -> tuple[list[ast.stmt], ast.stmt]:
-        """Return the innermost statement that contains a line, and the block of this statement."""
         found = [(block, statement) for block in self._blocks for statement in block if holds(statement, line)]
         if not found:
             raise NotCertain(f"line {line} of {self._file} does not belong to a statement")
@@ -230,13 +224,9 @@ class _EditedPage:
                 raise NotCertain(f"line {statement.lineno} of {self._file} contains several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is on the same line as its parent statement, as in `if a: b()`."""
         return bool(self._lines[start_line(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
-        """Return the innermost block that contains two lines. Also return the indices of the two statements in this
-        block.
-        """
         found = []
         for block in self._blocks:
             first, last = _index_of(block, first_line), _index_of(block, last_line)
@@ -275,10 +265,8 @@ class _EditedPage:
     def _wraps(self) -> list[tuple[int, int]]:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
+    # New imports belong after the last import at the top of the file, or after the docstring if the file has no import.
     def _place_of_imports(self) -> int:
-        """Return the number of the line after which new imports belong: the last of the imports at the top of the file,
-        or the docstring if the file has no import.
-        """
         place = 0
         for index, statement in enumerate(self._tree.body):
             is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -291,15 +279,14 @@ class _EditedPage:
 
 
 def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
-    """Return whether one import statement includes another: `import torch, random` includes `import torch`."""
     if isinstance(statement, ast.Import) and isinstance(wanted, ast.Import):
         known = [ast.dump(each) for each in statement.names]
         return all(ast.dump(each) in known for each in wanted.names)
     return ast.dump(statement) == ast.dump(wanted)
 
 
+# Edits must not change the indentation of lines that begin inside a multi-line string.
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
-    """Return the lines that begin inside a multi-line string. Edits must not change their indentation."""
     found: set[int] = set()
     begun: list[int] = []
     for token in tokens:
@@ -339,9 +326,6 @@ def _diff(path: str, before: str, after: str) -> str:
 
 
 def _name_of(path: Path) -> str:
-    """Return a path relative to the root of its git repository. Outside a repository, it is relative to the current
-    folder.
-    """
     path = path.absolute()
     for folder in path.parents:
         if (folder / ".git").exists():

@@ -1,8 +1,7 @@
-"""Delete variables of a loop after their last use, as source edits: `del logits, loss`.
+"""Insert `del` statements for variables of a loop, right after their last use."""
 
-A value that a variable has at the end of an iteration stays alive until the next iteration assigns the variable, and
-so adds to the memory of that iteration.
-"""
+# A value that a variable has at the end of an iteration stays alive until the next iteration assigns the variable, and
+# so adds to the memory of that iteration.
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -49,17 +48,12 @@ def released(source: str, *, file: str, function: str, lines: Mapping[str, int])
     )
 
 
+# If a variable may have no value, `del` could fail, so None is assigned to it instead.
 def _text(names: Sequence[str], *, is_sure: bool) -> str:
-    """Return the statement that frees variables. It is `del`. If a variable may have no value, it is an assignment of
-    None.
-    """
     return f"del {', '.join(names)}" if is_sure else f"{' = '.join(names)} = None"
 
 
 def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
-    """Find the last statement that uses a variable. Return its first line. Also return whether the variable certainly
-    has a value there.
-    """
     if not name.isidentifier():
         raise NotCertain(f"{name} is not a variable")
     if is_shared(scope, name):
@@ -80,9 +74,6 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
 
 
 def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
-    """Find the last statement of a loop that uses a variable. Return its first line. Also return whether the variable
-    certainly has a value there.
-    """
     loop = levels[-1].statement
     assert isinstance(loop, LOOPS)
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
@@ -107,9 +98,6 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
 
 
 def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
-    """Return the block inside a statement that contains all uses of a variable. None if no block contains all of
-    them.
-    """
     statement = block[last]
     if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:
         return None
@@ -122,7 +110,6 @@ def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[
 
 
 def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
-    """Return whether a variable certainly has a value after the given statements."""
     for index, statement in enumerate(statements):
         if name in stored_in(statement) and _assigns(statement, name):
             return not any(isinstance(node, ast.Delete) for each in statements[index:] for node in ast.walk(each))
@@ -130,7 +117,6 @@ def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
 
 
 def _assigns(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement certainly assigns a variable, if the code after the statement is reached."""
     if isinstance(statement, ast.If):
         blocks = (statement.body, statement.orelse)
         return all(_is_sure(block, name) or (fate_in(block, name) is Fate.LOST and _leaves(block)) for block in blocks)

@@ -1,4 +1,4 @@
-"""Find the blocks that enclose a statement. Also find out whether code after the statement may read a variable."""
+"""Find the code blocks that contain a statement, and find out whether later code may read a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -17,14 +17,13 @@ _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
 class Fate(Enum):
-    """The first thing that a sequence of statements does with the value of a variable."""
+    """What a sequence of statements first does with a variable: read it, overwrite it, or neither."""
 
     READ = "read"
     """The statements may read the value."""
     LOST = "lost"
-    """The statements do not read the value: they assign or delete the variable, or leave the function."""
+    """The statements assign or delete the variable, or leave the function, without reading the value."""
     OPEN = "open"
-    """The statements do not use the variable, or they assign it on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +33,11 @@ class BlockPlace:
     block: list[ast.stmt]
     index: int
     parent: ast.AST
-    """The compound statement or the function that contains the block."""
+    """The function or the compound statement, such as `for` or `if`, that contains the block."""
 
     @property
     def statement(self) -> ast.stmt:
-        """The statement at this index."""
+        """The statement itself."""
         return self.block[self.index]
 
 
@@ -55,7 +54,7 @@ def parse(source: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, function: str) -> Scope:
-    """Return the function with a qualified name. For the name "<module>", return the module.
+    """Return the function with a qualified name, or the module for the name "<module>".
 
     Raises:
         NotCertain: the file does not contain exactly one function with this name.
@@ -80,7 +79,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that enclose a line, the outermost first.
+    """Return the statements that contain a line, the outermost first.
 
     Raises:
         NotCertain: no statement of the function itself contains the line.
@@ -107,7 +106,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of a compound statement, a function or a module."""
+    """Yield the blocks of a compound statement such as `if`, or of a function or module."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,7 +117,7 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement, including its decorators."""
+    """Return the first line of a statement or of its first decorator."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
@@ -134,13 +133,14 @@ def spans(node: ast.stmt | ast.expr, line: int) -> bool:
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Return whether a statement, including its decorators, contains a line."""
+    """Return whether a statement or one of its decorators contains a line."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`. Empty if it has
-    no name.
+    """Return the last part of a called function's name, such as "step" for `optimizer.step()`.
+
+    Empty if the function has no name.
     """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
@@ -148,20 +148,19 @@ def called_name(call: ast.Call) -> str:
 
 
 def operand(node: ast.expr) -> str:
-    """Return the source code of an expression for use as an operand, in parentheses if necessary."""
+    """Return the source code of an expression, in parentheses unless it can be an operand as it is."""
     text = ast.unparse(node)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls at a line. The name of the called function must end with the given name."""
+    """Return the calls at a line whose function name ends with `function`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the depth of the innermost block that contains two lines. Also return the statement of this block at each
-    line.
+    """Return the depth of the innermost block that contains both lines, and its statements at these lines.
 
     Raises:
         NotCertain: the two lines are in different branches of one statement.
@@ -180,13 +179,13 @@ def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> t
 
 
 def names_of(scope: Scope) -> set[str]:
-    """Return all names that the code of a function or module uses."""
+    """Return all names that occur in the code of a function or module."""
     names = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
     return names | {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns, without those that nested functions assign."""
+    """Return the names that a syntax node assigns, except names inside nested functions."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -199,7 +198,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and the nodes below it, without the bodies of nested functions and classes."""
+    """Yield a syntax node and all nodes below it, except the bodies of nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -220,7 +219,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether a nested function, `global` or `locals()` may read a variable of the function."""
+    """Return whether other code, such as a nested function, may read a variable of a function."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -253,7 +252,7 @@ def uses(statement: ast.stmt, name: str) -> bool:
 
 
 def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
-    """Return whether the value of a variable may be read after a statement, later or in the next iteration of a loop.
+    """Return whether a variable may be read after a statement, later or in the next iteration of a loop.
 
     Args:
         levels: the enclosing statements of the statement, as `levels_to` returns them.
@@ -286,7 +285,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return the first thing that the statements do with the value of a variable."""
+    """Return whether the statements first read a variable, first overwrite it, or do neither."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -329,7 +328,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a variable name that is not in use. It is the wanted name, with a number appended if necessary."""
+    """Return an unused variable name: the wanted name, with a number appended if necessary."""
     taken = names_of(scope)
     number = 2
     name = wanted

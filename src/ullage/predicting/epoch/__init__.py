@@ -1,3 +1,1 @@
-"""Predict the memory use of a whole epoch. All batches are inspected on the host. Only some steps are run. The memory
-requests of all steps are replayed.
-"""
+"""Predict the memory use of a whole epoch from a few of its steps and the shapes of all batches."""

@@ -1,4 +1,4 @@
-"""Forms: the shapes of everything in an item or a batch, without the values."""
+"""Find the shapes of all tensors in an item or a batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -49,9 +49,7 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the names and numbers of dimensions that all items or batches have in common. None if not only their sizes
-    differ.
-    """
+    """Return the name and number of dimensions of each tensor, or None if they differ between the given shapes."""
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 
@@ -67,8 +65,9 @@ def elements(form: Form) -> int:
 
 
 def longest(form: Form) -> int:
-    """Return the largest size of any dimension that is not a tensor's first. If all tensors have one dimension, return
-    the largest size of these.
+    """Return the largest size of any tensor dimension except the first.
+
+    If all tensors have one dimension, return the largest of these.
     """
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)

@@ -1,6 +1,4 @@
-"""Find the shapes of every item of a data set in the cheapest way. Ways are a column, lengths that the data set knows,
-and the items.
-"""
+"""Find the tensor shapes of every item of a data set, if possible without fetching every item."""
 
 import sys
 import time
@@ -13,28 +11,26 @@ import numpy as np
 from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
+# The lengths that the data set states are checked on this many items.
 _SAMPLE: Final = 48
-"""The number of items that are fetched to check the lengths that the data set states."""
 _AT_ONCE: Final = 512
+# If fetching all items takes too long and this many items have equal shapes, all are assumed to have these shapes.
 _ALIKE: Final = 2048
-"""The number of fetched items with equal shapes after which all items are assumed to have these shapes. This is done if
-fetching all items takes too long.
-"""
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 
 @dataclass(slots=True, kw_only=True)
 class ItemForms:
-    """The shapes of each item of a data set. Each item has an index into a table of distinct shapes."""
+    """The tensor shapes of every item of a data set. Equal shapes are stored once."""
 
     numbers: Ints
-    """The index of each item's shapes in the table of distinct shapes. -1 if unknown."""
+    """The index of each item's shapes in the list of distinct shapes, or -1 if unknown."""
     table: list[Form]
     how: str
-    """A text for reports that says how ullage found the shapes."""
+    """A text for reports that says how the shapes were found."""
     assumed: int = 0
-    """The number of items that were not fetched. They are assumed to have the shapes of the fetched items."""
+    """The number of items that were not fetched and are assumed to have the usual shapes."""
 
 
 def item_forms(
@@ -45,7 +41,7 @@ def item_forms(
     known_lengths: Iterable[Any] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> ItemForms:
-    """Return the forms of the wanted items, as many as the time limit allows.
+    """Return the tensor shapes of as many of the wanted items as the time limit allows.
 
     Args:
         dataset: a map-style data set.
@@ -60,9 +56,6 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Return the shapes of all items from lengths that the data set knows. None if these lengths are wrong for some
-    sample items.
-    """
     if count < 2 * _SAMPLE:
         return None
     sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
@@ -106,8 +99,8 @@ def _ints(value: Any, count: int) -> Ints | None:
     return lengths.astype(np.int64) if lengths.shape == (count,) and lengths.dtype.kind in "iu" else None
 
 
+# The lengths of lists in a `datasets.Dataset` are known without reading the lists.
 def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
-    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists."""
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.Dataset):
         return

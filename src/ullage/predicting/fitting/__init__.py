@@ -1,1 +1,1 @@
-"""Search for the largest value of a script's option that fits, and for changes that allow a larger value."""
+"""Search for the largest value of a script's option that fits, and for changes that allow a larger one."""

@@ -1,6 +1,4 @@
-"""Predictions for single ranks. A prediction comes from the result store if possible. Otherwise it is computed and
-stored.
-"""
+"""Predict the memory use of single ranks, and reuse results from the result store."""
 
 import threading
 from collections.abc import Callable
@@ -22,21 +20,21 @@ _ON_TIME = "time"
 
 @dataclass(slots=True)
 class RankRuns:
-    """Runs each request once, and keeps its result. The result of a failed run is its error."""
+    """Runs each request once, and keeps its result. If a run fails, its error is the result."""
 
     engine: WorkEngine
     store: ResultStore
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that were performed."""
+    """The number of runs of the script."""
     known_count: int = 0
-    """The number of run results that were found in the result store."""
+    """The number of results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Submit a run request, and return a future for its result."""
+        """Submit a request for a run, and return a future for its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:
@@ -65,7 +63,6 @@ class RankRuns:
         return found if isinstance(found, Prediction) else None
 
     def _take(self, key: str, answer: "Future[RankAnswer]", done: "Future[dict[str, Any]]") -> None:
-        """Store the result of a run, and pass it to the future that waits for it."""
         try:
             told = done.result()
             found = answer_of(told)

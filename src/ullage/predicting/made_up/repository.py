@@ -1,7 +1,6 @@
-"""A generated folder in place of a model repository that is not on this machine. It is created on first use.
+"""Generate a model folder in place of a model that is not on this machine.
 
-Its configuration comes from the model's folder or the library's cache, from `config=`, or from `configs/`, which has
-the configurations of common models.
+The configuration comes from the model's folder, the library's cache, `config=`, or ullage's own `configs/` folder.
 """
 
 import json
@@ -25,16 +24,16 @@ Config = dict[str, Any]
 
 @dataclass(slots=True)
 class MadeUpRepository:
-    """A generated model folder. Libraries get its path in place of the name of a missing repository."""
+    """A generated model folder. Libraries load from this folder in place of the missing model."""
 
     folder: OwnFolder
     name: str
-    """The name that the script loads."""
+    """The name of the model that the script loads."""
     config: Config
     source: str
     """A text for notes that says where the model's configuration comes from."""
     has: set[str] = field(default_factory=set)
-    """The kinds of file in the generated folder, such as "weights" or "tokenizer"."""
+    """The kinds of files in the generated folder, such as "weights" or "tokenizer"."""
 
     @property
     def path(self) -> str:
@@ -42,7 +41,7 @@ class MadeUpRepository:
         return str(self.folder.path)
 
     def write(self, name: str, content: str) -> None:
-        """Write a text file into the folder atomically. An existing file is replaced."""
+        """Write a text file into the folder atomically, in place of any existing file."""
         self.folder.write_whole(name, content.encode())
 
 
@@ -52,16 +51,16 @@ class MadeUpRepositories:
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
-        """A function that is called once with a sentence about each object that was generated."""
+        """A function that is called once with a sentence about each generated object."""
         self.last_tokenizer: Any = None
-        """The last tokenizer that the script loaded. ullage uses it to count the tokens of generated texts."""
+        """The last tokenizer that the script loaded. It counts the tokens of generated texts."""
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 
     def repository(
         self, name: str, own_config: Config | None = None, *, subfolder: str = "", file: str = CONFIG_NAME
     ) -> MadeUpRepository | None:
-        """Return the generated folder for a name; None if no configuration is known.
+        """Return the generated folder for a model, or None if the model's configuration is unknown.
 
         Args:
             name: the name that the script loads: a repository's name or a path.
@@ -89,9 +88,7 @@ class MadeUpRepositories:
         return self._home
 
     def config_of(self, name: str, subfolder: str = "", file: str = CONFIG_NAME) -> tuple[Config, str] | None:
-        """Return the configuration of the model with the given name, and the source of the configuration. None if it is
-        unknown.
-        """
+        """Return the configuration of a model and a text that says where it comes from, or None if unknown."""
         for path in self._places(name, subfolder, file):
             if (config := read_config(path)) is not None:
                 return config, str(path)
@@ -111,7 +108,7 @@ class MadeUpRepositories:
         return places
 
     def unknown_text(self, name: str, what: str) -> str:
-        """Return the error message for a model without a known configuration. It lists the places that were
+        """Return the error message for a model whose configuration is unknown. It lists the places that were
         searched.
         """
         given = f"{self.choice.config}, " if self.choice.config is not None else ""
@@ -123,7 +120,7 @@ class MadeUpRepositories:
 
 
 def read_config(path: Path) -> Config | None:
-    """Return the content of a config.json file. None if the file does not exist or is invalid."""
+    """Return the contents of a config.json file, or None if the file is missing or invalid."""
     try:
         config = json.loads(read_regular(path, most_bytes=_MOST_BYTES))
     except (OSError, ValueError):
@@ -132,7 +129,7 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration that ullage contains for a model's name. The owner of the repository does not matter."""
+    """Return the configuration that comes with ullage for a model. The owner of the repository does not matter."""
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

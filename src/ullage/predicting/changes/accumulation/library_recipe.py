@@ -1,4 +1,4 @@
-"""Gradient accumulation by an argument of the training library that runs the loop."""
+"""Turn on gradient accumulation by an argument of the training library that runs the loop."""
 
 import ast
 from typing import Final
@@ -15,8 +15,8 @@ _STEPS: Final = {
     "lightning": "accumulate_grad_batches",
     "accelerate": "gradient_accumulation_steps",
 }
+# These classes have a constructor argument for the number of batches per optimizer step.
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The names of the libraries' classes with a constructor argument for the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
@@ -45,7 +45,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the source edits and snippet that pass the gradient accumulation argument to the training library."""
+    """Return the source code that turns on gradient accumulation in the training library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -61,9 +61,6 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the source edits and snippet for gradient accumulation in transformers. They change a call or the script's
-    arguments.
-    """
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")
@@ -91,7 +88,6 @@ def _file(facts: TrainingFacts) -> str:
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that divides the batch size of a library call. None if the call has no batch size."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None
@@ -104,9 +100,6 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes an optimizer step use more batches. None if the present number of batches is
-    uncertain.
-    """
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None if _has(call, keyword) else _keyword(facts, call, keyword, str(parts))

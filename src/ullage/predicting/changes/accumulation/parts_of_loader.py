@@ -1,10 +1,9 @@
-"""Split the batches of a `DataLoader`: each part is one iteration of the script's loop, and only the last part steps.
+"""Split each batch of a `DataLoader` into parts for gradient accumulation, one part per loop iteration."""
 
-The loop zeroes gradients, clips, steps and schedules in every iteration. Until the last part, these calls are skipped.
-The loss is multiplied by the part's share of the batch when the script calls backward. Code written by hand does the
-same: `(loss * share).backward()`, and `if it is the last part:` before the other calls. If the loop belongs to a
-library, the library gets arguments instead: smaller batches, and more batches per step.
-"""
+# The loop zeroes gradients, clips, steps and schedules in every iteration. Until the last part, these calls are
+# skipped. The loss is multiplied by the part's share of the batch when the script calls backward. Code written by hand
+# does the same: `(loss * share).backward()`, and `if it is the last part:` before the other calls. If the loop belongs
+# to a library, the library gets arguments instead: smaller batches, and more batches per step.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of the batch that the training loop is processing."""
-
     index: int = 0
     count: int = 1
     share: float = 1.0
@@ -42,24 +39,20 @@ class _Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last part of the batch. The optimizer steps only after the last part."""
         return self.index == self.count - 1
 
 
 class PartsOfLoader:
-    """Splits each batch of the data loaders into parts. Calls such as the optimizer's step do nothing before the last
-    part.
-    """
+    """Splits each batch of the data loaders into parts. The optimizer steps only after the last part."""
 
     def __init__(self, applied: AppliedChange) -> None:
-        """Wrap the data loaders, and the functions that a training loop calls in every iteration."""
         self._applied = applied
         self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
+        # Data loaders can be nested. Only the outermost of those that are returning a batch splits it.
         self._depth = 0
-        """The number of nested data loaders that are returning a batch. Only the outermost of them splits the batch."""
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -103,8 +96,8 @@ class PartsOfLoader:
     def _may_step(self) -> bool:
         return self._turn.is_last
 
+    # Gradients may be set to zero before the first part of a batch, or after its last part.
     def _may_zero(self) -> bool:
-        """Return whether gradients may be set to zero now: before the first part of a batch, or after its last part."""
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
@@ -147,13 +140,11 @@ class PartsOfLoader:
 
 
 class _LibraryArguments:
-    """Changes the arguments of a training library when the script passes them."""
-
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._parts = int(applied.setting)
+        # If a library accumulates the gradients, ullage's hooks do not accumulate them.
         self.has_taken_over = False
-        """Whether a library accumulates the gradients. If it does, ullage's hooks do not accumulate them."""
         watch_calls("transformers", self._arguments_made, only_users=False)
         watch_calls("lightning", self._trainer_made, only_users=False)
         for module in TRAINERS:
@@ -168,16 +159,10 @@ class _LibraryArguments:
             arguments.gradient_accumulation_steps *= self._parts
 
     def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
-        """Make Lightning's trainer call the optimizer once for several batches. The data loaders return smaller
-        batches.
-        """
         self.has_taken_over = True
         keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
 
     def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
-        """Make Accelerate call the optimizer once for several batches, if the script's loop runs inside
-        `accelerator.accumulate`.
-        """
         frame = users_frame()
         if frame is None or not accumulates(frame.f_code.co_filename):
             return

@@ -1,3 +1,1 @@
-"""Changes to the activations that the backward pass needs: recompute them, do not store them, or store them in host
-memory.
-"""
+"""Changes that save memory for activations: recompute them, avoid storing them, or move them to host memory."""

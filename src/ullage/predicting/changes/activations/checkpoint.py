@@ -42,10 +42,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
 
 
+# The first setting saves the least memory. If the costs of the blocks are known, settings recompute as little as
+# possible.
 def _settings(model: ModelFacts, count: int) -> list[str]:
-    """Return the checkpointing settings to try. The first one saves the least memory. Settings recompute as little as
-    possible, if the costs of the blocks are known.
-    """
     lists = [(each.path, each.count) for each in model.block_lists]
     saved = [size for each in model.block_lists for size in each.saved_by_block]
     flops = [number for each in model.block_lists for number in each.flops_by_block]
@@ -90,7 +89,6 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
-    """Turn on checkpointing of all blocks in transformers. Then turn it off for the blocks that were not chosen."""
     from ullage.predicting.changes.training.model_structure import has_switch
 
     others = [
@@ -116,7 +114,6 @@ def _title_for(setting: str) -> str:
 
 
 def _added_flops(facts: TrainingFacts, setting: str) -> int:
-    """Return how many floating-point operations checkpointing adds by running forward passes a second time."""
     lists = facts.model.block_lists if facts.model is not None else []
     chosen = positions(setting, [(each.path, each.count) for each in lists])
     return sum(
@@ -129,7 +126,6 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that turn on checkpointing of the chosen blocks."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")

@@ -19,7 +19,6 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 def _install(applied: AppliedChange) -> None:
-    """Enter `save_on_cpu` before the forward pass, and leave it when the backward pass begins."""
     loop = applied.loop
     entered: list[Any] = []
 

@@ -1,9 +1,8 @@
-"""A loss that does not store the log-softmax of all rows of large logits: in chunks, or by Liger-Kernel's fused kernel.
+"""Compute the loss without storing the log-softmax of all rows: in chunks, or with Liger-Kernel."""
 
-Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
-`torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model. The
-second is a short function in the script that replaces the script's calls of cross_entropy.
-"""
+# Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
+# `torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model.
+# The second is a short function in the script that replaces the script's calls of cross_entropy.
 
 import ast
 import functools
@@ -30,14 +29,14 @@ from ullage.predicting.editing.edit import (
 from ullage.predicting.editing.scope import parse
 
 _LIGER: Final = "liger"
+# The number of rows of logits in one chunk.
 _ROWS: Final = 1024
-"""The number of rows of logits in one chunk."""
+# With fewer logits than this, computing the loss in chunks saves too little.
 _LARGE: Final = 1 << 20
-"""The smallest number of logits for which it is worth computing the loss in chunks."""
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
 _NAME: Final = "chunked_cross_entropy"
+# With this argument, Liger-Kernel's functions replace a model's loss.
 _LIGER_LOSS: Final = "fused_linear_cross_entropy"
-"""The argument of Liger-Kernel's functions that makes them replace a model's loss."""
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 
@@ -98,7 +97,6 @@ def _install_chunks(applied: AppliedChange) -> None:
 
 
 def _apply_liger(applied: AppliedChange, module: Any) -> None:
-    """Replace the loss of a transformers model by Liger-Kernel's loss. The rest of the model stays as it is."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, _ = model_structure.unwrapped(module)
@@ -132,18 +130,15 @@ def _has_liger() -> bool:
 
 
 def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
-    """Return the Liger-Kernel function that replaces a model's loss. None if no function exists for this model."""
     spec = importlib.util.find_spec("liger_kernel") if model is not None and model.model_type else None
     folders = spec.submodule_search_locations if spec is not None else None
     file = Path(next(iter(folders or ()), "")) / "transformers" / "monkey_patch.py"
     return _functions_of(str(file)).get(model.model_type) if folders and model is not None else None
 
 
+# The source code is parsed, because an import would import torch.
 @functools.cache
 def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
-    """Return Liger-Kernel's function for each model type. Its source code is parsed, because an import would import
-    torch.
-    """
     try:
         body = parse(source_of(file)).body
     except NotCertain:
@@ -162,7 +157,6 @@ def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the arguments of a function whose default value is True or False."""
     given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     pairs = [
         *zip(given, function.args.defaults, strict=True),
@@ -183,9 +177,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return the source edits and snippet that apply Liger-Kernel to the model, after the statement that assigns the
-    model.
-    """
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
@@ -205,7 +196,6 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
 
 
 def _function_text() -> str:
-    """Return the source code of the chunked cross entropy as it is inserted into a script."""
     spec = importlib.util.find_spec(_MODULE)
     text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]

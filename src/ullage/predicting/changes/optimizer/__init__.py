@@ -1,1 +1,1 @@
-"""Changes to optimizers: how they update parameters, how large their states are, and when gradients are freed."""
+"""Changes to optimizers that save memory in their updates, their states or the gradients."""

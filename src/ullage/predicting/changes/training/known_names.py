@@ -1,6 +1,4 @@
-"""Find the names by which the user's running functions refer to an object. This runs no user code and keeps no
-references.
-"""
+"""Find the names of the variables and attributes in the user's code that refer to an object."""
 
 import ast
 import linecache
@@ -34,7 +32,7 @@ def place_of(frame: FrameType) -> CodePlace:
 
 
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the stack frames of the user's code, from a given frame outwards."""
+    """Yield the stack frames of the user's code, beginning with `frame` and followed by its callers."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             yield frame
@@ -47,7 +45,7 @@ def users_frame() -> FrameType | None:
 
 
 def names_of(frame: FrameType | None, wanted: Any, wrapper: Any = None) -> list[NamedObject]:
-    """Return the expressions by which the user's stack frames refer to an object, the innermost frame first.
+    """Return the expressions in the user's running functions that refer to an object, such as "self.model".
 
     Args:
         frame: the innermost frame to search.
@@ -81,7 +79,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned a name before a line that uses it. None if this is uncertain."""
+    """Return the line that assigned an expression before another line uses it, or None if uncertain."""
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -98,7 +96,6 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement that assigns a name before a line. None if another statement may have assigned it."""
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -110,7 +107,6 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns. A function or class definition assigns its own name."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)
@@ -124,7 +120,6 @@ def _only_global(tree: ast.Module, use: CodePlace, name: str) -> CodePlace | Non
 
 
 def _attribute_assigned(tree: ast.Module, use: CodePlace, attribute: str) -> CodePlace | None:
-    """Return the only line of a class that assigns an attribute of `self`."""
     kind = use.function.rpartition(".")[0]
     found = []
     for function, statement in _methods_statements(tree, kind):

@@ -1,9 +1,8 @@
-"""Callbacks for the events of a training loop, for changes that run in the script's process after torch is imported.
+"""Call registered functions at the events of a training loop, such as the first forward pass."""
 
-A change registers a function for an event. The outermost call of a module in training mode with gradients begins a
-forward pass; the call of `backward` ends it. The hooks are plain wrappers around torch's functions, so that the
-script's calls and allocations stay the same.
-"""
+# A change registers a function for an event. The outermost call of a module in training mode with gradients begins a
+# forward pass; the call of `backward` ends it. The hooks are plain wrappers around torch's functions, so that the
+# script's calls and allocations stay the same.
 
 import functools
 import threading
@@ -26,51 +25,48 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""A function that takes a module and the stack frame of the user's code that calls this module."""
+"""A function that takes a module, and the stack frame in the user's code that calls it."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""A function that takes an optimizer and a function that performs its step. It returns what the step returns."""
+"""A function that takes an optimizer and its `step` method, runs the step, and returns the result."""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
 class TrainingLoop:
-    """Calls the functions that changes register for events of a training loop. Call `install` once per process."""
+    """Calls registered functions at the events of a training loop. Call `install` once per process."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """Maps the `key=setting` of each change to the number of times that the change had an effect. A missing key
-        means 0.
-        """
+        """Maps each change, as `key=setting`, to the number of times that it had an effect."""
         self.refusals: dict[str, str] = {}
-        """Maps the `key=setting` of a change that was not applied to the reason."""
+        """Maps each change that was not applied, as `key=setting`, to the reason."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """A function that finds the facts about training in the record of allocations. None if no facts are
-        collected.
-        """
+        """A function that returns facts about training, or None if no facts are collected."""
         self.flops_now: Callable[[], int] | None = None
-        """A function that returns the floating-point operations of the run so far. None if they are not counted."""
+        """A function that returns the floating-point operations of the run so far, or None if they are not counted."""
         self.step_flops = 0
-        """The floating-point operations of a step. 0 if they are not counted."""
+        """The floating-point operations of a step, or 0 if they are not counted."""
         self.before_first_forward: list[BeforeForward] = []
         """Functions that are called before the first forward pass of each trained module. They may change the
         module.
         """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions that are called before the outermost backward pass. The script or a library may start this pass."""
+        """Functions that are called before each backward pass, except nested ones."""
         self.backward_roots: list[Callable[[Any], Any]] = []
         """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
-        """The tensor on which the script calls backward, set during `before_backward`. None if unknown."""
+        """The tensor on which the script calls backward, or None if unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
         """Functions that run an optimizer's step. Register them before the script creates its first optimizer."""
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Maps the `id` of a module to a function that returns a context manager around the module's call. The context
-        manager yields a function for the module's output.
+        """Maps the `id` of a module to a context manager that surrounds the module's call.
+
+        The context manager yields a function that is called with the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
-        """The arguments of the module's call, set during `before_first_forward` and `before_forward`."""
+        """The arguments with which the script calls the module."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
         """Whether a forward pass in training mode is running."""
@@ -84,7 +80,7 @@ class TrainingLoop:
         return torch
 
     def install(self) -> None:
-        """Wrap the functions of torch that call modules, run the backward pass and create optimizers."""
+        """Wrap the torch functions that call modules, run the backward pass and create optimizers."""
         self._wrap_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             wrap(owner, "_engine_run_backward", self._around_engine)
@@ -124,10 +120,8 @@ class TrainingLoop:
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
+    # A loss does not begin a forward pass: the module must have parameters.
     def _is_training(self, module: nn.Module) -> bool:
-        """Return whether a module's call begins a forward pass in training. The module must have parameters, so a loss
-        does not count.
-        """
         return (
             module.training
             and torch.is_grad_enabled()
@@ -146,7 +140,6 @@ class TrainingLoop:
             call(module, frame)
 
     def _around_backward(self, original: Callable[..., Any], tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a backward pass that the script starts. The registered functions are called first."""
 
         def run() -> Any:
             roots = tensors
@@ -185,8 +178,8 @@ class TrainingLoop:
             for call in () if is_part_of_forward else self.after_backward:
                 call()
 
+    # Learning rate schedulers wrap `step` on the optimizer object, so this wraps it on the class.
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap it on the optimizer object."""
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function
