@@ -307,9 +307,6 @@ def text_of_settings(settings: Settings) -> str:
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:
-    """Check and complete the allocator options that depend on the final size of a large segment. The order of the
-    options does not matter.
-    """
     large = settings.large_segment_bytes
     if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
         settings = replace(settings, max_non_split_rounding_bytes=large)
@@ -325,8 +322,6 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """Reads the words and the four punctuation characters in a text of allocator settings, one after another."""
-
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
         self._at = 0
@@ -354,8 +349,8 @@ class _Tokens:
 
 # ---- the options: how the value of each is parsed
 
+# A function that converts the text of an allocator option's value. It raises SettingsError for an invalid value.
 _Value = Callable[[str, str], Any]
-"""A function that converts the text of an allocator option's value. It raises SettingsError for an invalid value."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
@@ -450,10 +445,9 @@ def _reserve_spec(option: str, text: str) -> tuple[str, float]:
     return ("fraction", value) if number == text else ("bytes", value * GIB)
 
 
+# The option applies to streams that a program has assigned to classes. Recordings do not contain the classes, so this
+# option changes nothing.
 def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read the option value [name:value,...]. It applies to streams that a program has assigned to classes. Recordings
-    do not contain the classes, so this option changes nothing.
-    """
     tokens.expect("[", option)
     while tokens.peek() != "]":
         tokens.next(f"']' of {option}")
@@ -466,6 +460,8 @@ def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> 
 
 
 _MIB: Final = _whole("a whole number of MiB", unit=MIB)
+# The field of `Settings` that each allocator option sets, and the function that reads the option's value. The field is
+# "" if the option does not change the use of device memory.
 _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "backend": ("backend", _backend),
     "max_split_size_mb": ("max_split_bytes", _MIB),
@@ -497,11 +493,8 @@ _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "pinned_max_round_threshold_mb": ("", _whole("a whole number above 0", low=1)),
     "pinned_max_cached_size_mb": ("", _whole("a whole number above 0", low=1)),
 }
-"""The field of `Settings` that each allocator option sets, and the function that reads the option's value. The field is
-"" if the option does not change the use of device memory.
-"""
+# Allocator options whose value may be a list. Each function reads the list, and returns the settings with it.
 _LISTS: Final[dict[str, Callable[[Settings, str, _Tokens], Settings]]] = {
     "roundup_power2_divisions": _read_roundup,
     "expandable_segments_reserve_by_class": _read_reserve_by_class,
 }
-"""Allocator options whose value may be a list. Each function reads the list, and returns the settings with it."""

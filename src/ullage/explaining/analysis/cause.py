@@ -14,15 +14,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES
 Evidence = dict[str, int]
 """The figures of an explanation, by name. Values are in bytes unless the name says otherwise."""
 _FULL_SHARE: Final = 0.05
+# A limit in bytes for the decision whether a GPU is full. Imagine that all blocks are packed without gaps. The GPU is
+# full if the remaining free memory is less than this limit and less than the share `_FULL_SHARE` of the capacity.
 _FULL_BYTES: Final = 512 * MIB
-"""A limit in bytes for the decision whether a GPU is full. Imagine that all blocks are packed without gaps. The GPU is
-full if the remaining free memory is less than this limit and less than the share `_FULL_SHARE` of the capacity.
-"""
 
+# A number of blocks. If one source line keeps at least this many, growing memory is the cause of the failure, even if
+# memory is fragmented.
 _LEAST_KEPT_BLOCKS: Final = 100
-"""A number of blocks. If one source line keeps at least this many, growing memory is the cause of the failure, even if
-memory is fragmented.
-"""
 
 
 class Cause(StrEnum):
@@ -158,6 +156,5 @@ def cause_of(
 
 
 def _most_free_in_one(blocks: BlockColumns) -> int:
-    """Return the free bytes of the segment that has the most free bytes in total."""
     free = blocks.state == State.FREE
     return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

@@ -15,12 +15,11 @@ from ullage.recorded.rebuild import Rebuilt
 from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.ranges import Ranges
 
+# The largest number of trace entries for which the check for overlapping blocks is made.
 _MOST_ENTRIES: Final = 300_000
-"""The largest number of trace entries for which the check for overlapping blocks is made."""
+# A limit in bytes. The sizes in the trace entries of an allocation and its free may differ by at most this much. They
+# can differ because one entry has the requested size and the other the size of the block.
 _ROUNDING_BYTES: Final = 20 * MIB
-"""A limit in bytes. The sizes in the trace entries of an allocation and its free may differ by at most this much. They
-can differ because one entry has the requested size and the other the size of the block.
-"""
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
@@ -53,9 +52,6 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
 
 
 def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
-    """Yield a text for each block outside all segments, and for each segment that overlaps another. Yield nothing if
-    the snapshot lists no segments.
-    """
     if not history.segments:
         return
     rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # lookups in sorted order are faster
@@ -73,9 +69,6 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
 
 
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
-    """Yield a text for each kind of contradiction: blocks that are allocated twice, blocks that are freed twice, and
-    frees with a wrong size.
-    """
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     is_free = is_one_of(lives.action, frees)
     twice = (lives.action == Action.ALLOC) & (lives.previous == Action.ALLOC)
@@ -94,7 +87,6 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
 
 
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
-    """Yield a text for each allocation that overlaps a block that is not yet freed."""
     alive: Ranges[int] = Ranges()
     rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])

@@ -117,7 +117,6 @@ class Explanation(Answer):
     """The summary of the run folder that is explained. None if a single file is explained."""
 
     def _shown(self) -> Sequence[Answer]:
-        """Return this explanation, followed by the explanations of the other GPUs in the snapshot."""
         return (self, *self.others)
 
     def to_json(self) -> dict[str, Any]:
@@ -139,9 +138,6 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """Return the JSON data of a segment with some of its live blocks. These are either the blocks in the smallest
-        set that prevents the request, or the blocks outside that set.
-        """
         chosen = {block.key for block in self.pinning_set}
         return {
             "segment": pin.address,
@@ -238,10 +234,8 @@ def explain(
     )
 
 
+# With any other capacity, the recording and the replay would differ.
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Return the comparison of the recording with a replay that has the run's own capacity. With any other capacity,
-    the two would differ.
-    """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
 
@@ -249,9 +243,6 @@ def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
 def _judged(
     recording: Recording, evidence: Evidence, contradiction: str | None
 ) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
-    """Return the cause of the failure, the growth per step, and the blocks that a loop keeps. For a file with
-    contradictions, the cause is `CANNOT_TELL`, and the others are None.
-    """
     if contradiction is not None:
         return Cause.CANNOT_TELL, None, None
     growth = growth_of(recording)
@@ -267,9 +258,6 @@ def _contradicted(contradiction: str) -> str:
 def _pinning_set(
     recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
 ) -> tuple[HeldBlock, ...]:
-    """Return the smallest set of blocks that prevented the failed request. The set is empty if the cause is not
-    fragmentation.
-    """
     if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         return ()
     progress("searching for the blocks that pin memory")

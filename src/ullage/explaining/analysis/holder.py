@@ -60,9 +60,6 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return the forward source line of each block that was allocated in backward. It is the line whose operation
-    caused the allocation. Blocks without a known line are left out.
-    """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of
     found = {}

@@ -55,9 +55,6 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Yield a sentence that says how many driver calls and addresses were compared, and whether the replay agrees with
-    the recording.
-    """
     if not len(recording.history):
         yield (
             "the recording has no memory requests, only the final state: call "
@@ -80,7 +77,6 @@ def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
 
 
 def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
-    """Return a sentence that says how much the replay differs from the recording, and what the reasons can be."""
     differs = []
     if fidelity.departures:
         differs.append(f"{fidelity.departures:,} of {fidelity.operations:,} operations that call the driver")

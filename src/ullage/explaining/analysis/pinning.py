@@ -76,7 +76,6 @@ def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, .
 
 
 def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
-    """Return whether the failed request succeeds if these blocks are freed just before it."""
     failing = recording.failing_op
     assert failing is not None
     program = insert(recording.program, {failing: [(Op.FREE, block.key) for block in freed]})
@@ -85,9 +84,6 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the smallest part of the given blocks that must be freed for the request to succeed. A replay for each
-    block, the largest first, shows whether the block must be freed.
-    """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
         without = [other for other in kept if other is not block]
@@ -97,9 +93,6 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in one stretch of a segment. The stretch has at least `wanted` bytes. Of all such
-    stretches, it has the fewest bytes in live blocks.
-    """
     best: list[HeldBlock] = []
     best_cost: int | None = None
     blocks = recording.done.blocks
@@ -130,9 +123,6 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of some segments. If these blocks did not exist, the driver would get `wanted` bytes back.
-    Segments with the smallest share of live bytes are chosen first.
-    """
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
     chosen: list[HeldBlock] = []
     for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):

@@ -25,6 +25,8 @@ NO_LINE: Final = "(no line of yours)"
 NO_STACK: Final = "(no stack was recorded)"
 """The label that replaces the source line if a trace entry has no stack."""
 
+# Pairs of a pattern and a label. The pattern matches the names of C++ frames. The label describes allocations that have
+# such a frame on their stack. The most specific pattern comes first.
 _KINDS: Final = (
     (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
     (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
@@ -35,9 +37,6 @@ _KINDS: Final = (
     ),
     (re.compile(r"\bautograd::Engine::"), "(backward)"),
 )
-"""Pairs of a pattern and a label. The pattern matches the names of C++ frames. The label describes allocations that
-have such a frame on their stack. The most specific pattern comes first.
-"""
 _OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
 
@@ -281,9 +280,6 @@ class Recording:
 
 
 def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
-    """Replay a program, and collect the driver calls and addresses. These are needed to compare the replay with the
-    recording.
-    """
     try:
         return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
     except ImpossibleStartError as error:
@@ -310,16 +306,13 @@ def _fails(done: Replay, op: int) -> bool:
     return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
 
 
+# If the given capacity is too small, a different request fails first.
 def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
-    """Return whether the first request that fails in a replay also failed in the recording. If the given capacity is
-    too small, a different request fails first.
-    """
     first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
     return bool(rebuilt.row_of_op[first] in failed)
 
 
 def _waiting(program: Program) -> frozenset[int]:
-    """Return the keys of freed blocks that another stream still uses at the end of the program."""
     held: dict[int, int] = {}
     rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
     for op, key, stream in rows:

@@ -68,8 +68,6 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RemedyTrial:
-    """One change to a recorded run, before it is replayed."""
-
     setting: str | None = None
     action: str | None = None
     settings: Settings
@@ -82,12 +80,6 @@ class RemedySearch:
     """
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Start the replays of all changes that need nothing but the recording.
-
-        Args:
-            recording: the run.
-            progress: a function that is called with a short text before every replay.
-        """
         self._recording = recording
         self._progress = progress
         self._pool = ThreadPoolExecutor(_PARALLEL_REPLAYS)  # a replay releases the GIL
@@ -146,8 +138,6 @@ class RemedySearch:
         )
 
     def _begin(self, change: Callable[[Recording, *_Arguments], _RemedyTrial | None], *arguments: *_Arguments) -> None:
-        """Apply a change to the run, and start a replay of the changed run in another thread."""
-
         def run() -> Remedy | None:
             trial = change(self._recording, *arguments)
             if trial is None:
@@ -159,9 +149,6 @@ class RemedySearch:
 
 
 def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
-    """Return the run with one more allocator option. Return None if the run has the option, or has another option that
-    conflicts with it.
-    """
     own = recording.rebuilt.settings
     try:
         changed = _settings_with(option, own, recording.rebuilt.settings_text)
@@ -171,9 +158,6 @@ def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
 
 
 def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
-    """Return the run with a memory limit below its capacity and with garbage collection of cached memory. Return None
-    if the capacity is not known.
-    """
     if recording.rebuilt.room_bytes >= UNBOUNDED_BYTES:
         return None
     threshold, share = _GARBAGE_COLLECTION
@@ -187,9 +171,6 @@ def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
 
 
 def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyTrial | None:
-    """Return the run with a call of `torch.cuda.empty_cache()` after every `every` steps. Return None if the run has
-    too few steps.
-    """
     marks = steps[every - 1 :: every]
     if not marks:
         return None
@@ -201,7 +182,6 @@ def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyT
 
 
 def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | None:
-    """Return the run with its largest step first. Return None if its steps cannot be reordered."""
     reordered = largest_first(recording.program, steps)
     if reordered is None:
         return None
@@ -210,14 +190,12 @@ def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | Non
 
 
 def _freed_at_steps(recording: Recording, growth: StepGrowth) -> _RemedyTrial:
-    """Return a changed run. Each step frees, at its end, the blocks that it would otherwise keep."""
     action = f"free the {text_of_bytes(growth.bytes_per_step)} that each step keeps at the end of the step"
     frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, frees))
 
 
 def _freed_in_the_loop(recording: Recording, accumulation: Accumulation) -> _RemedyTrial:
-    """Return a changed run. While the loop runs, it frees most of the blocks that it would otherwise keep."""
     freed: dict[int, list[tuple[Op, int]]] = {}
     for op, key in accumulation.frees:
         freed.setdefault(op, []).append((Op.FREE, key))
@@ -241,9 +219,6 @@ def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:
 
 
 def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
-    """Return the allocator settings of a process that has the run's own options and one more option. The memory
-    fraction of the replay is kept.
-    """
     changed = parse_settings(with_options(own_text, option), semantics=own.semantics)
     return replace(changed, per_process_memory_fraction=own.per_process_memory_fraction)
 

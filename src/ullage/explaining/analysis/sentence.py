@@ -24,16 +24,16 @@ _RECORD: Final = (
 )
 
 
+# A size in bytes. The report prints the exact size of a request only if it is smaller than this.
 _UNPRINTED_BYTES: Final = 1 << 62
-"""A size in bytes. The report prints the exact size of a request only if it is smaller than this."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 _FREE_THEM: Final = (
     "\nFree these blocks: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), or "
     "empty the list or cache that holds them. If the loop trains, call backward() more often."
 )
 _HOLDERS_NAMED: Final = 3
+# A share of peak reserved memory. The report advises a setting only if it lowers the peak by at least this share.
 _WORTH_NAMING: Final = 0.02
-"""A share of peak reserved memory. The report advises a setting only if it lowers the peak by at least this share."""
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
@@ -121,9 +121,6 @@ def sentence_of(
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Return whether enough memory was free, but could not be used for the request. Such memory is either a free block
-    of another stream or pool, or the cached memory of other pools.
-    """
     if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
         return True
     usable = evidence["free_bytes"] + evidence["cached_bytes"] - evidence.get("other_pools_cached_bytes", 0)
@@ -208,7 +205,6 @@ def _empty_first(recording: Recording) -> str:
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    """Return a text that says how many more steps or blocks fit into `left_bytes`, such as "by about 3 more steps"."""
     each, what = (growth.round_bytes, "block") if isinstance(growth, Accumulation) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
     return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what}"
@@ -316,7 +312,6 @@ def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
 
 
 def _when(recording: Recording) -> str:
-    """Return a text that says when the most memory was allocated, such as "in step 3 of 8"."""
     op = recording.done.peak_allocated_op
     if op < recording.program.setup:
         return "when recording began"

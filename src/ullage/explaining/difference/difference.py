@@ -179,7 +179,6 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return a dictionary from source lines of the first run to the same lines of code in the second run."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -191,12 +190,9 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
     }
 
 
+# Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
+# shortest distance comes first.
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Return a dictionary that maps a function's line numbers in the first run to those in the second run.
-
-    Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
-    shortest distance comes first.
-    """
     found: dict[int, int] = {}
     before, after = set(before), set(after)
     while before and after:
@@ -236,9 +232,6 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most allocated bytes of each run, which is the sum of the peaks of its devices. Return an empty list
-    if a peak is unknown.
-    """
     if not any(len(history) for history in (*before, *after)):
         return []
     try:

@@ -90,8 +90,8 @@ def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
 class _BlockAtMoment:
     bytes: int
     stack: int
+    # -1 if the block is older than the recording
     row: int
-    """The index of the trace entry that allocated the block. It is -1 if the block is older than the recording."""
 
 
 def _at_end(history: History) -> MomentHolding:
@@ -167,9 +167,6 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """Return the annotation of the trace entry that allocated a block. It is the entry's own metadata. Without
-    metadata, it is the innermost open named range.
-    """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
 
@@ -185,9 +182,6 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the times at which the innermost open named range changes, and the name of this range from each time
-    on.
-    """
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -21,22 +21,17 @@ GAP: Final = 0.01
 """A threshold for dividing sorted peaks into groups. Two neighboring peaks are in one group if they differ by at most
 this fraction of the larger one.
 """
+# The largest number of groups into which ranks with equal peaks are divided. They are divided if different source lines
+# hold their memory.
 _MOST_KINDS: Final = 16
-"""The largest number of groups into which ranks with equal peaks are divided. They are divided if different source
-lines hold their memory.
-"""
+# The largest difference in memory, summed over source lines, between two ranks of one group. It is a fraction of the
+# allocated memory.
 _LINES_SHARE: Final = 0.05
-"""The largest difference in memory, summed over source lines, between two ranks of one group. It is a fraction of the
-allocated memory.
-"""
+# A fraction of all ranks. A group counts as usual if it has at least this fraction. The ranks of smaller groups are
+# reported as different.
 _KIND_SHARE: Final = 0.05
-"""A fraction of all ranks. A group counts as usual if it has at least this fraction. The ranks of smaller groups are
-reported as different.
-"""
+# A fraction of a difference in memory. A report names a source line or a role only if it causes at least this fraction.
 _WORTH: Final = 0.2
-"""A fraction of a difference in memory. A report names a source line or a role only if it causes at least this
-fraction.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +87,6 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return the properties that all ranks of a group must share. They are the cause, the growing line, the settings,
-    the cuBLAS workspace, and whether the last request failed.
-    """
     return (
         summary.failed,
         summary.cause,
@@ -105,9 +97,6 @@ def _end_of(summary: RankSummary) -> Hashable:
 
 
 def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int]) -> list[list[RankFigures]]:
-    """Return groups of ranks with similar values of a figure. The values are sorted, and a new group begins at each
-    gap.
-    """
     groups: list[list[RankFigures]] = []
     before = 0
     for one in sorted(ranks, key=figure):
@@ -119,10 +108,8 @@ def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int])
     return groups
 
 
+# This separates the ranks of different pipeline stages, which may have equal peaks.
 def _by_lines(ranks: Sequence[RankFigures]) -> list[list[RankFigures]]:
-    """Return groups of ranks whose memory is held by the same source lines. This separates the ranks of different
-    pipeline stages, which may have equal peaks.
-    """
     groups: list[list[RankFigures]] = []
     for one in ranks:
         own = next((group for group in groups if _have_same_lines(group[0].summary, one.summary)), None)
@@ -190,7 +177,6 @@ def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
 
 
 def _of(rank: RankSummary, usual: RankSummary, more: int) -> str:
-    """Return the role and the source line that cause most of a difference in allocated memory, as text."""
     sign = 1 if more > 0 else -1
     roles = {
         role: sign * (rank.roles.get(role, 0) - usual.roles.get(role, 0))

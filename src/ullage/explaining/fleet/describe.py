@@ -121,9 +121,6 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 
 def _numbers(group: RankGroup) -> str:
-    """Return the ranks of a group as text, such as "0 to 255, 512". If the ranks are not known, return the names of the
-    first two.
-    """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):
         return ", ".join(one.file.name for one in group.ranks[:2]) + (", ..." if len(group.ranks) > 2 else "")

@@ -21,10 +21,9 @@ from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
+# The largest number of different ranks that are explained one by one. If there are more, only their figures are
+# reported.
 _MOST_EXPLAINED: Final = 16
-"""The largest number of different ranks that are explained one by one. If there are more, only their figures are
-reported.
-"""
 _TOLD_EVERY: Final = 16
 
 
@@ -193,7 +192,6 @@ def _fullness(rank: RankFigures) -> tuple[bool, int]:
 def _different(
     groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
 ) -> tuple[DifferentRank, ...]:
-    """Return the ranks outside all usual groups. Each of them is compared with the most similar usual group."""
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
@@ -209,8 +207,6 @@ def _different(
 
 
 def _usual(rank: RankFigures, kinds: Sequence[RankGroup]) -> RankSummary:
-    """Return the figures of the middle rank of a usual group. The group with the nearest peak is chosen."""
-
     def distance(group: RankGroup) -> int:
         return abs(group.middle.summary.peak_allocated_bytes - rank.summary.peak_allocated_bytes)
 

@@ -19,10 +19,9 @@ from ullage.base.errors import UsageError
 
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
+# A pattern for a local rank in a file name. Local ranks are unique only within one machine, so the files of two
+# machines may have the same one.
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A pattern for a local rank in a file name. Local ranks are unique only within one machine, so the files of two
-machines may have the same one.
-"""
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?<![a-z])(?:iteration|iter|global[-_]?step|step|epoch)[-_=]?(\d+)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
@@ -86,10 +85,8 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
     return files if len(files) > 1 else ()
 
 
+# Files of two machines may have the same rank. Such files get no rank.
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return the files with a name for each rank. If several files have the same rank, for example files of two
-    machines, these files get no rank.
-    """
     files = list(files)
     count = Counter(file.rank for file in files)
     told = [
@@ -101,10 +98,8 @@ def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
     return tuple(sorted(told, key=lambda file: (file.rank is None, file.rank or 0, file.name)))
 
 
+# The path is None for a folder that `ullage run` has written.
 def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, int, float]]:
-    """Yield (path, size in bytes, time of change) for each file whose name looks like a snapshot. The path is None for
-    a folder that `ullage run` has written.
-    """
     count = 0
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
@@ -122,9 +117,6 @@ def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, i
 
 
 def _ranks(paths: list[Path]) -> list[int | None]:
-    """Return the rank in each path. It is the number after a word such as "rank". Without such a word, it is the only
-    number in which the names differ.
-    """
     told = [_rank_by_word(path) for path in paths]
     if any(rank is not None for rank in told) or any(_LOCAL_RANK.search(str(path)) for path in paths):
         return told

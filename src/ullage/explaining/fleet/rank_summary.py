@@ -19,12 +19,11 @@ from ullage.recorded.rebuild import program_of
 from ullage.recorded.settings import recorded_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
+# The largest number of source lines that are kept for a rank. All other lines are summed in a single entry.
 _MOST_LINES: Final = 48
-"""The largest number of source lines that are kept for a rank. All other lines are summed in a single entry."""
+# The sizes in bytes of the cuBLAS workspace that PyTorch chooses. The first is for GPUs before Hopper, the second is
+# for Hopper and later.
 _CUBLAS_BYTES: Final = frozenset((8_519_680, 32 << 20))
-"""The sizes in bytes of the cuBLAS workspace that PyTorch chooses. The first is for GPUs before Hopper, the second is
-for Hopper and later.
-"""
 OTHER_LINES: Final = "(other lines)"
 
 

@@ -32,13 +32,10 @@ def as_a_script_sets_them(settings: Settings) -> Settings:
     )
 
 
+# With expandable segments, PyTorch's limit is not the same as the end of the GPU's memory: PyTorch counts the whole
+# request, though some pages of the chosen range may already be mapped. So the cache is emptied at different points in
+# time. The limit that matches the run is close to the capacity.
 def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
-    """Yield memory limits under which the run may fail at the same request.
-
-    With expandable segments, PyTorch's limit is not the same as the end of the GPU's memory: PyTorch counts the whole
-    request, though some pages of the chosen range may already be mapped. So the cache is emptied at different points in
-    time. The limit that matches the run is close to the capacity.
-    """
     yield room_bytes
     if settings.expandable_segments:
         for pages in range(1, _PAGES_TRIED + 1):
@@ -116,9 +113,6 @@ class Oracle:
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with the given replay in place of the recording's replay. Both replays end at the
-        request that failed in the recording.
-        """
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 

@@ -30,10 +30,9 @@ SCHEMA: Final = 1
 _OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this size or more gets its own segment.
 Row = tuple[int, int, int, int]
 """An allocator operation, as (op, key, bytes, stream)."""
+# A block or a hole in a segment, as (bytes, requested bytes, key of the block). A hole is free memory, and its key is
+# -1.
 _Piece = tuple[int, int, int]
-"""A block or a hole in a segment, as (bytes, requested bytes, key of the block). A hole is free memory, and its key
-is -1.
-"""
 
 
 @public
@@ -231,9 +230,6 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Replace some operations by frees of blocks that several streams used. Each block is freed when no other stream
-    uses it any more.
-    """
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
         stream = int(streams[row])
@@ -277,9 +273,6 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Return whether a segment must be requested as a whole. This is necessary if a request for its first block would
-    allocate a segment of a different size.
-    """
     if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
     first = pieces[0][0]
@@ -287,7 +280,6 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as a temporary block."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

@@ -120,22 +120,18 @@ class _LateError(Exception):
 
 
 class _Search:
-    """A search that shortens a failing list of operations step by step. `best` is the shortest failing list so far."""
-
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
     ) -> None:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the search ended at the time limit."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps that shorten the list, until no step succeeds."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -151,7 +147,6 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Return whether a candidate list fails as required. If it does, it becomes the shortest list so far."""
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -165,9 +160,6 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out operations, first in large chunks, then in chunks of half the size, and finally one by one. At the
-        end, every remaining allocation is needed for the failure.
-        """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -180,7 +172,6 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Move allocations to the default stream: all together, or one stream after another."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -189,9 +180,6 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Replace consecutive allocations by one allocation of their total size. It is placed where the first or the
-        last of them was.
-        """
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -202,7 +190,6 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Replace any two allocations in the list by one allocation of their total size."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -223,16 +210,13 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of the allocations that can be left out of the list."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove each free without which the list still fails."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Replace the sizes of allocations by rounder sizes. The largest allocation comes first."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -242,9 +226,6 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield sizes close to the given size that are multiples of a larger unit. The size with the largest unit comes
-    first.
-    """
     for unit in _UNITS:
         if size % unit == 0:
             return

@@ -170,9 +170,6 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
-    """Return three things: the script's lines for all operations but the last, the line for the last operation, and the
-    number of streams that the script needs.
-    """
     sketch = reproduction.sketch
     names: dict[int, str] = {}
     streams: dict[int, int] = {}
@@ -199,7 +196,6 @@ def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes as Python source. It is written like "36 * MIB" if it is a whole number of MiB."""
     for unit_bytes, unit in ((GIB, "GIB"), (MIB, "MIB"), (KIB, "KIB")):
         if n_bytes and n_bytes % unit_bytes == 0:
             return f"{n_bytes // unit_bytes} * {unit}"

@@ -12,6 +12,7 @@ from ullage.recorded.settings import SINCE, Settings, SettingsError, parse_setti
 Version = tuple[int, int]
 _FRACTION: Final = "per_process_memory_fraction"
 _GARBAGE: Final = "garbage_collection_threshold"
+# The values that are tried for each option, in this order. The search also tries to omit the option.
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "expandable_segments": ("True",),
     "max_split_size_mb": ("32", "64", "128", "256", "512"),
@@ -20,7 +21,6 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""The values that are tried for each option, in this order. The search also tries to omit the option."""
 _LARGE_STEP: Final = 2  # In MiB; the driver maps memory in pages of 2 MiB.
 _SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
@@ -98,7 +98,6 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return numbers of MiB close to the present value of an allocator option."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()

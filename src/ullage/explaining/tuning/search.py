@@ -18,15 +18,13 @@ from ullage.explaining.tuning.trial import RecordedRun, Trial
 from ullage.recorded.settings import Settings
 
 _GAIN_ONE_PART_IN: Final = 100
+# The smallest saving that justifies a change of settings: 1 / `_GAIN_ONE_PART_IN` of the reserved bytes, or
+# `_GAIN_ENOUGH_BYTES` if that is less. On a GPU with much memory, a fraction alone could exceed the memory of a batch
+# and hide a useful saving.
 _GAIN_ENOUGH_BYTES: Final = GIB // 2
-"""The smallest saving that justifies a change of settings: 1 / `_GAIN_ONE_PART_IN` of the reserved bytes, or
-`_GAIN_ENOUGH_BYTES` if that is less. On a GPU with much memory, a fraction alone could exceed the memory of a batch and
-hide a useful saving.
-"""
+# A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
+# The product is 2 % of the reserved bytes, but at most 1 GiB.
 _GAINS_PER_OPTION: Final = 2
-"""A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
-The product is 2 % of the reserved bytes, but at most 1 GiB.
-"""
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
@@ -113,7 +111,6 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best candidates so far, at most one for each set of option names."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -122,9 +119,6 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return a sort key for replays. Replays without failed requests come first. Of these, the replays without many
-        additional driver calls come first. The rest is ordered by reserved bytes.
-        """
         assert self.present is not None
         if not trial.fits:
             return (True, -trial.reached, trial.ooms, trial.options, trial.text)
@@ -138,9 +132,6 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a replay makes far more driver calls than the replay with the present settings. This means
-        more than twice as many, and more than one additional call per 100 requests.
-        """
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)

@@ -23,10 +23,9 @@ from ullage.recorded.settings import SINCE, USUAL, line_to_paste, semantics_of, 
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
+# The torch version that is assumed if the run's version is unknown. The search then tries only options that this and
+# all later versions have.
 _UNKNOWN_VERSION: Final = (2, 9)
-"""The torch version that is assumed if the run's version is unknown. The search then tries only options that this and
-all later versions have.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +154,6 @@ def tune(
 
 
 def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
-    """Return the program of a recorded run, and its capacity in bytes."""
     # If a request was refused while memory was free, it met a limit, and that limit is the capacity.
     if rebuilt.room_is_known:
         rebuilt = Recording.of(history, rebuilt).rebuilt
@@ -168,7 +166,6 @@ def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search for the settings with which the run reserves the least memory if the capacity is unlimited."""
     assert search.present is not None
     search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text
@@ -185,9 +182,6 @@ def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearc
 
 
 def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
-    """Return the least capacity of the run with the present and with the best settings. Each of the two searches may
-    take half of the time.
-    """
     assert search.present is not None
     best = search.better() or search.present
     found = []
@@ -201,7 +195,6 @@ def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ..
 
 
 def _is_cut_short(history: History) -> bool:
-    """Return whether the recording has a failed request and no later allocation."""
     at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
     return at[0] > at[1]
 
@@ -238,7 +231,6 @@ def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | N
 
 
 def _notes_of(best: Trial) -> list[str]:
-    """Return notes that users should read before they use the recommended settings."""
     notes = []
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:

@@ -23,6 +23,8 @@ from ullage.recorded.allocator.replay import Call, Calls, Replay, replay
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
 _LOWEST_ADDRESS: Final = 0x700000000000  # Addresses returned by cudaMalloc are written relative to this one.
+# The word for each kind of driver call in files of recorded sequences, and the names of the figures that follow this
+# word.
 _WORDS: Final = {
     Call.MALLOC: ("M", "number", "size"),
     Call.MALLOC_FAILED: ("M!", "size"),
@@ -33,9 +35,6 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word for each kind of driver call in files of recorded sequences, and the names of the figures that follow this
-word.
-"""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -177,7 +176,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_as_program() -> int:
-    """Run this module as a program. End silently if the reader of its output has closed the pipe."""
     try:
         code = main()
         sys.stdout.flush()

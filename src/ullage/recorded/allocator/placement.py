@@ -23,10 +23,9 @@ PLACEMENTS: Final[Mapping[str, str]] = {
 """The rules by which a driver chooses addresses for segments, by name. They are in the order of ullage's allocator
 model (driver.hpp). No real system uses the last two rules.
 """
+# The lowest address that Linux gives to memory mappings. Linux places them from 0x7f... downward. Addresses on Windows
+# and WSL are far lower.
 _LINUX_FROM: Final = 1 << 44
-"""The lowest address that Linux gives to memory mappings. Linux places them from 0x7f... downward. Addresses on Windows
-and WSL are far lower.
-"""
 
 
 def placement_of(program: Program) -> str:

@@ -250,9 +250,6 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError if a `Program` (a list of allocator operations) is invalid. Otherwise, return a number that is
-    larger than all keys of its blocks.
-    """
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
@@ -270,9 +267,6 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError if the initial segments of a `Program` overlap. Otherwise, return a number that is
-    larger than all keys of their blocks.
-    """
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes, begin = [block[0] for block in segment.blocks], segment.address
@@ -318,11 +312,11 @@ def _fields(settings: Settings, device: ReplayDevice) -> tuple[Any, ...]:
     )
 
 
+# The fields of `Replay` that have the same name in the C++ code of ullage's allocator model.
 _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that have the same name in the C++ code of ullage's allocator model."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

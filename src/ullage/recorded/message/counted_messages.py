@@ -85,11 +85,9 @@ class CountedMessages:
         return Unread(failures=numbers[False], warnings=numbers[True])
 
 
+# The pattern starts with literal text, which makes the search fast.
 @cache
 def _head(find: str) -> re.Pattern[str]:
-    """Return one pattern for the beginning of an out-of-memory message and the text around it. The pattern starts with
-    the literal text `find`, which makes the search fast.
-    """
     rules = []
     for words in BY_FIND[find]:
         edges = (r"\A", r"\r", r"\n", *map(re.escape, EXCEPTIONS)) if words.at_start else ("",)
@@ -102,8 +100,6 @@ def _head(find: str) -> re.Pattern[str]:
     return re.compile(re.escape(find) + f"(?:{'|'.join(rules)})", re.ASCII)
 
 
+# The pattern has no group names, because these must be unique within one pattern.
 def _after(words: Words) -> str:
-    """Return the pattern for the text that must follow `find`. It has no group names, because these must be unique
-    within one pattern.
-    """
     return re.sub(r"\(\?P<\w+>", "(?:", words.after.pattern[len(re.escape(words.find)) :])

@@ -28,10 +28,8 @@ def number_of(text: str) -> float:
     return float(_plain(text))
 
 
+# Numbers in damaged logs have more than one decimal point and endless digits.
 def _plain(number: str) -> str:
-    """Return the digits of a number with one decimal point, and at most 20 digits on each side. Numbers in damaged logs
-    have more points and digits.
-    """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"
 

@@ -15,23 +15,22 @@ from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind,
 WINDOW: Final = 4096
 """The largest length of an out-of-memory message in characters."""
 _WORD: Final = re.compile(r"[ _]")
+# The smallest size in bytes that means "no limit" or "unknown". On WSL and Windows, a driver that reports no size gives
+# 2^64.
 _NONSENSE_BYTES: Final = 1 << 60
-"""The smallest size in bytes that means "no limit" or "unknown". On WSL and Windows, a driver that reports no size
-gives 2^64.
-"""
+# The largest number of characters between two figures of one out-of-memory message. A figure that is further away
+# belongs to other text.
 _MOST_GAP_CHARACTERS: Final = 240
-"""The largest number of characters between two figures of one out-of-memory message. A figure that is further away
-belongs to other text.
-"""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
 _PROGRAM_LINE_CHARACTERS: Final = 400
+# The largest length in characters of an out-of-memory message of another program. The figures on the lines below it are
+# included.
 _PROGRAM_CHARACTERS: Final = 1200
-"""The largest length in characters of an out-of-memory message of another program. The figures on the lines below it
-are included.
-"""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
+# Matches other white space or the end of a line. If the log puts a rank or a time at the start of the next line, this
+# is matched as well.
 _EDGE: Final = re.compile(
     r"\s*\n(?:"
     r"\[\w{1,12}\]:?"  # torchrun's mark of a rank
@@ -42,9 +41,6 @@ _EDGE: Final = re.compile(
     r"|[\s>|]"
     r")*|\s+"
 )
-"""Matches other white space or the end of a line. If the log puts a rank or a time at the start of the next line, this
-is matched as well.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +149,6 @@ def hits_of(
 
 @dataclass(frozen=True, slots=True)
 class _WordsPlace:
-    """A place in a text where the first words of a known out-of-memory message were found."""
-
     start: int
     end: int
     words: Words
@@ -180,9 +174,6 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether the words found at a place in a text contain the first words of a different out-of-memory
-    message.
-    """
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
@@ -204,7 +195,6 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Return the out-of-memory message at a place in a text. It ends at `stop` at the latest."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
@@ -242,7 +232,6 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return the position at which the last whole word in a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)
@@ -250,7 +239,6 @@ def _last_space(text: str, begin: int, end: int) -> int:
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:
-    """Read the sizes in an out-of-memory message into its fields. Return the position after the last size."""
     found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
     found += [(match, "") for match in PROCESS.finditer(window)]
     others = []
@@ -278,7 +266,6 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
 
 
 def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
-    """Return the kind and the wording ID of an out-of-memory message of PyTorch's allocator."""
     if "more than 1EB memory" in window[:120]:
         return MessageKind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:

@@ -30,9 +30,6 @@ def printed_by(content: str) -> str | None:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """Return the text of one output of a notebook cell. For an error, it is the traceback, which ends with the error
-    itself.
-    """
     if output.get("output_type") == "error":
         return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
     found = output.get("text", output.get("data", {}).get("text/plain", ""))

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from ullage.recorded.message.figure import bytes_of, number_of
 
+# The largest number of lines with memory figures that are read from a model server's log. A server that starts logs
+# fewer such lines.
 _MOST_LINES: Final = 10_000
-"""The largest number of lines with memory figures that are read from a model server's log. A server that starts logs
-fewer such lines.
-"""
 _LONGEST: Final = 1200
 
 

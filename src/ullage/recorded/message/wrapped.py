@@ -59,10 +59,8 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
     return hit, together, row
 
 
+# A line that is one column shorter than the terminal lost the space at its end.
 def _joined(rows: list[str], width: int, glue: str = "") -> str:
-    """Join each line that fills the terminal's width to the next line. If a line is one column shorter, put a space
-    between the two.
-    """
     parts: list[str] = []
     for row in rows:
         bare = row.rstrip("\r")

@@ -149,7 +149,6 @@ class Rebuilder:
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last `Program` that was built, and the arguments of this call."""
 
     def program_of(
         self,
@@ -176,7 +175,6 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return the `Program` reconstructed from a recording. `Rebuilder` adds the text of the settings and the notes."""
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -216,7 +214,6 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
 
 
 def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    """Yield notes for the user about facts that had to be inferred, because a recording does not contain them."""
     if semantics is None:
         yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
     if room_bytes == UNBOUNDED_BYTES:
@@ -225,12 +222,9 @@ def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -
         yield f"the capacity is {text_of_bytes(room_bytes)}, as the failed request shows"
 
 
+# The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than its
+# size, and so does each page of that size in an expandable segment.
 def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
-    """Return the bytes that the driver has given after every trace entry.
-
-    The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than
-    its size, and so does each page of that size in an expandable segment.
-    """
     large = settings.large_segment_bytes
 
     def given(size: Column, is_mapped: npt.NDArray[np.bool_]) -> Column:
@@ -245,10 +239,8 @@ def _held_over_time(history: History, before: Before, settings: Settings) -> Col
     return np.asarray(at_start + np.cumsum(sign * given(history.size, is_mapped)), np.int64)
 
 
+# The capacity is what the driver had given when a request failed, plus the bytes that it reported free.
 def _room_of(history: History, held: Column) -> int | None:
-    """Return the allocator's capacity in bytes. It is what the driver had given when a request failed, plus the bytes
-    that it reported free.
-    """
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None

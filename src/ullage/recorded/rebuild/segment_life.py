@@ -137,7 +137,6 @@ class LifeFinder:
 
 
 def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
-    """Return the lifetime of a segment that existed when recording began."""
     first, last = stretches[0], stretches[-1]
     return SegmentLife(
         begin=first.address,
@@ -152,7 +151,6 @@ def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of segments that are not expandable. Each of them is allocated and freed as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
@@ -179,8 +177,6 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has mapped memory at the current trace entry."""
-
     life: SegmentLife
     mapped_bytes: int
 
@@ -189,9 +185,6 @@ class _Open:
 
 
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of expandable segments. Each begins with its first mapped page and ends when no page is
-    mapped any more.
-    """
     there = [stretches for stretches in before if stretches[0].is_expandable]
     rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
@@ -229,10 +222,9 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
     yield from (each.life for each in held.values())
 
 
+# Different segments are never adjacent in practice, because no GPU has enough memory to map a whole address
+# reservation.
 def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the start addresses of groups of adjacent address ranges. Each group is one expandable segment. Different
-    segments are never adjacent in practice, because no GPU has enough memory to map a whole address reservation.
-    """
     found: list[int] = []
     stop = NONE
     for begin, end in sorted(ranges):
@@ -242,11 +234,8 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
     return found
 
 
+# If the trace entries do not record a pool, it is the pool of the final segment at the same address.
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return the lifetime of a segment, with its private pool. The pool is the one in the trace entries. If they do not
-    record a pool, it is the pool of the final segment at the same address. `starts` has the addresses of the final
-    segments.
-    """
     labels = history.labels.pool
     if len(labels):
         row = life.born if life.born >= 0 else life.died

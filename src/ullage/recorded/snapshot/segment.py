@@ -112,7 +112,6 @@ def check(history: History) -> None:
 
 
 def _of_the_state(history: History) -> Iterator[str]:
-    """Yield the errors in the final segments of a snapshot. The blocks of a segment must fill it completely."""
     for segment in history.segments:
         if segment.size <= 0:
             yield f"the segment at {segment.address:#x} has {segment.size} bytes"
@@ -141,7 +140,6 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
 
 
 def _of_sizes(history: History) -> Iterator[str]:
-    """Yield an error for each trace entry of 0 bytes in a snapshot. An allocator never makes such an entry."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         name = Action(int(history.action[row])).name.lower()

@@ -159,9 +159,6 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of two blocks with the same stack and size. The second block is the latest one that was allocated
-    before the first and that was freed.
-    """
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

@@ -90,15 +90,13 @@ _WORKSPACE: Final = re.compile(
 )
 _RECURRENT: Final = re.compile(r"[\\/]torch[\\/]nn[\\/]modules[\\/]rnn\.py$")
 _GENERATED: Final = re.compile(r"^<eval_with_key>|[\\/]\w\w[\\/]c\w{40,}\.py$")
+# The names of functions with which the stack of a Python thread starts. Threads of the autograd engine start with other
+# functions.
 _STARTS: Final = frozenset(("<module>", "_bootstrap", "_bootstrap_inner", "_run_module_as_main"))
-"""The names of functions with which the stack of a Python thread starts. Threads of the autograd engine start with
-other functions.
-"""
 _BUFFER_LINES: Final = range(90, 130)
+# Ranges of line numbers in `Module._apply`, counted from its recursive call. These lines move parameters. The lines of
+# `_BUFFER_LINES` move buffers.
 _PARAMETER_LINES: Final = range(15, 60)
-"""Ranges of line numbers in `Module._apply`, counted from its recursive call. These lines move parameters. The lines of
-`_BUFFER_LINES` move buffers.
-"""
 
 # Flags of a frame, one bit each.
 _CALL, _STEP, _RUN, _AGAIN, _BEGIN, _ACCUMULATE = (1 << bit for bit in range(6))
@@ -188,10 +186,8 @@ def _code_of(frame: Frame) -> int:
     return code
 
 
+# The first recorded line of `Module._apply` is nearly always its recursive call for submodules.
 def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
-    """Return a dictionary from rows of the frame table to flags. A flag marks a line of `Module._apply` that moves a
-    parameter or a buffer. The first recorded line of the function is nearly always its recursive call for submodules.
-    """
     rows = {row: frame.line for row, frame in enumerate(table) if frame.name == "_apply" and _MODULE.search(frame.file)}
     if not rows:
         return {}
@@ -208,7 +204,6 @@ def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
 
 
 def _any_of(stacks: RecordedStacks, frames: Column, count: int) -> Column:
-    """Return, for each stack, the flag bits of all its frames, combined in one number."""
     found = np.zeros(count, np.int64)
     filled = np.flatnonzero(np.diff(stacks.starts) > 0)
     if len(filled):
@@ -217,9 +212,6 @@ def _any_of(stacks: RecordedStacks, frames: Column, count: int) -> Column:
 
 
 def _first_of(stacks: RecordedStacks, frames: Column, count: int, bits: int) -> Column:
-    """Return, for each stack, the flag bits of the innermost frame that has any of the bits `bits`. They are 0 if no
-    frame has any.
-    """
     found = np.zeros(count, np.int64)
     marked = np.flatnonzero(frames & bits)
     of_stack = np.searchsorted(stacks.starts, marked, side="right") - 1
@@ -228,12 +220,9 @@ def _first_of(stacks: RecordedStacks, frames: Column, count: int, bits: int) -> 
     return found
 
 
+# These stacks have Python frames, but do not start like a script or a Python thread. Their Python frames start with a
+# hook, or with the `backward` of a custom autograd function.
 def _of_other_threads(stacks: RecordedStacks, table: tuple[Frame, ...], count: int) -> Mask:
-    """Return, for each stack, whether it belongs to a thread of the autograd engine: it has Python frames, but does not
-    start like a script or a Python thread.
-
-    The Python frames of these stacks start with a hook, or with the `backward` of a custom autograd function.
-    """
     begins = np.array([frame.name.rpartition(".")[2] in _STARTS for frame in table], bool)
     python = np.array([not _CPP.search(frame.file) for frame in table], bool)
     rows = np.flatnonzero(python[stacks.frames])

@@ -11,8 +11,8 @@ from ullage.base.block_role import Role
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.role import RoleColumns, Sureness
 
+# A share of allocated memory. The heading of a report names the largest role only if it has at least this share.
 _MOST: Final = 0.4
-"""A share of allocated memory. The heading of a report names the largest role only if it has at least this share."""
 _CHANGES: Final[Mapping[Role, str]] = {
     Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this GPU reduce them; a smaller batch does not",
     Role.GRADIENTS: "frozen parameters (LoRA) have none; a smaller batch does not reduce them",
@@ -71,9 +71,6 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
 
 
 def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
-    """Return the largest role and its percentage of the allocated memory. Return None if the percentage is too low or
-    if the role is a guess.
-    """
     total = sum(share.bytes for share in roles)
     if not roles or roles[0].bytes < _MOST * total:
         return None

@@ -9,10 +9,9 @@ from ullage.base.units import GIB, MIB
 from ullage.recorded.message.message import Message, OtherProcess
 from ullage.recorded.message.wording import MessageKind
 
+# A tolerance for sums, in bytes. PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
+# from slightly different times.
 _ROUNDING_BYTES: Final = 64 * MIB
-"""A tolerance for sums, in bytes. PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
-from slightly different times.
-"""
 CONTEXT_BYTES: Final = 2 * GIB
 """The largest plausible size in bytes of a CUDA context. It includes the workspaces of libraries and the buffers of
 NCCL.
@@ -88,13 +87,10 @@ def account_of(message: Message) -> Account | None:
     )
 
 
+# In a container, the driver knows the failing process by an ID that PyTorch does not have. The process is recognized in
+# two ways. Without it, too little memory would be used to hold PyTorch's reserved memory; or its memory exceeds
+# PyTorch's by no more than a context.
 def _own(message: Message, reserved_bytes: int, used_bytes: int) -> OtherProcess | None:
-    """Return the failing process in the list of other processes: in a container, the driver knows it by an ID that
-    PyTorch does not have.
-
-    The process is recognized in two ways. Without it, too little memory would be used to hold PyTorch's reserved
-    memory; or its memory exceeds PyTorch's by no more than a context.
-    """
     if message.process_bytes is not None or not reserved_bytes:
         return None
     large = [process for process in message.other_processes if process.used_bytes + _ROUNDING_BYTES >= reserved_bytes]

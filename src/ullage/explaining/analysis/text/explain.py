@@ -25,14 +25,12 @@ from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
 _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
+# A number of bytes that exceeds the memory of any machine.
 _MOST_BYTES: Final = 1 << 50
-"""A number of bytes that exceeds the memory of any machine."""
+# A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL.
 _MOST_BEYOND_THE_CARD_BYTES: Final = 512 * GIB
-"""A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL."""
+# The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its unit.
 _TOLERANCE: Final = 0.01
-"""The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its
-unit.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +115,6 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank, based on its own error message. Return nothing if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -130,9 +127,6 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Yield notes that say how many ranks ran out of memory, and which ranks have a different cause than the first
-    one.
-    """
     if not ranks:
         return
     least = "at least " if together.rest.failures else ""
@@ -173,9 +167,6 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures that the message contains or that follow from it. They are in bytes unless the name says
-    otherwise.
-    """
     figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,

@@ -143,26 +143,21 @@ class Messages:
         return tuple(notes)
 
 
+# Some allocators log an error without a traceback and then raise it. The log then has the message twice, and the
+# traceback is directly before the second one.
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with the traceback that the log shows later. Some allocators log an error without a traceback
-    and then raise it. The log then has the message twice, and the traceback is directly before the second one.
-    """
     if first.context or first.place is not None:
         return first
     return replace(first, context=again.context, place=again.place, statement=again.statement)
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Return whether a found message should be explained instead of the current one. It should if the current one is a
-    warning, or if only the found one is certain.
-    """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
     return found.message.is_certain and not current.message.is_certain
 
 
 def _snapshot_helps(found: FoundMessage) -> bool:
-    """Return whether a snapshot of PyTorch's allocator would show more than the message."""
     message = found.message
     if message.kind in _NO_SNAPSHOT_HELPS or message.backend in _NO_SNAPSHOT_OF:
         return False

@@ -61,8 +61,8 @@ _INSTEAD: Final = {
     "CuPy": libraries.CUPY_FREE,
     "another framework": others.SMALLER,
 }
+# The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server.
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server."""
 
 
 def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:

@@ -132,9 +132,6 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> TextVerdict | None:
-    """Return the verdict on a message that says how many bytes were requested and free. Return None if enough bytes
-    were free.
-    """
     requested, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
     if requested is None or free is None or requested < free:
         return None

@@ -13,10 +13,10 @@ from ullage.recorded.message.figure import bytes_of
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 
+# The largest plausible size in bytes of the CUDA context of a vLLM process.
 _CONTEXT_BYTES: Final = GIB
-"""The largest plausible size in bytes of the CUDA context of a vLLM process."""
+# The lowest value of gpu_memory_utilization that is recommended. No useful model fits in less memory.
 _LEAST_SHARE: Final = 0.1
-"""The lowest value of gpu_memory_utilization that is recommended. No useful model fits in less memory."""
 _BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
 _SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
@@ -295,9 +295,6 @@ def in_vllm(
 
 
 def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
-    """Return the verdict that the GPU was full, if vLLM's log shows that vLLM planned to use nearly all of the GPU.
-    Otherwise, return the given verdict.
-    """
     taken, total = server.taken_bytes, server.total_bytes
     if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
         return verdict
