@@ -41,19 +41,17 @@ _MOST_POOLS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Assumed values of properties that a snapshot does not record, such as private pools. These values give the replay
-    that is closest to the recording.
+    """Assumed values of facts that a memory snapshot does not record, such as private pools. They let a simulation
+    reproduce the snapshot most closely.
     """
 
     semantics: str | None = None
-    """The allocator version, a key of `settings.SEMANTICS`. None means the default version. It is used unless another
-    version reproduces the recording more closely.
-    """
+    """The PyTorch version whose allocator rules are simulated, such as "2.10". None means the default version."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """The object that reconstructs allocator programs from the recording. It caches the last program."""
+    """The object that reconstructs the list of allocator operations from the recording."""
     recording: Recording | None = field(default=None, repr=False, compare=False)
-    """The replay that is closest to the recording. It covers the complete recording and has the run's own capacity."""
+    """The simulated run that matches the recording most closely."""
 
     def recording_of(
         self,
@@ -63,8 +61,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the replay of a recorded history, with assumed values for its unrecorded properties. Call it with the
-        same arguments as `closest`. A replay that `closest` has made is reused.
+        """Return the simulated run for a recording, using these assumptions. Takes the same arguments as the function
+        `closest`.
         """
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
@@ -79,8 +77,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Return the allocator program of a recorded history, with assumed values for its unrecorded properties. The
-        keyword arguments are those of `rebuild.program_of`.
+        """Return the list of allocator operations for a recording, using these assumptions. Takes the same keyword
+        arguments as `rebuild.program_of`.
         """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
         rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
@@ -99,7 +97,7 @@ def closest(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> Assumptions:
-    """Return the assumptions under which a replay reproduces the recording most closely.
+    """Find the assumptions with which a simulation reproduces the recording most closely.
 
     Args:
         history: the recording of one device.

@@ -28,8 +28,8 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
-    """Return the data for the picture of a run's blocks and segments. With `roles`, the picture can colour blocks by
-    role.
+    """Return the data for drawing the memory blocks and segments of a run. If `roles` is given, the drawing can color
+    blocks by role.
     """
     program, rebuilt = recording.program, recording.rebuilt
     done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
@@ -216,8 +216,8 @@ class _ExtentLife:
 
 
 def segments_of(recording: Recording, calls: Calls) -> SegmentColumns:
-    """Return every segment with the period for which the allocator held it; pages of an expandable segment are separate
-    entries.
+    """Return every segment with the time range in which the allocator held it. Pages of an expandable segment are
+    separate entries.
 
     Args:
         recording: the run.

@@ -1,4 +1,4 @@
-"""The cause of a failed memory request, and the figures that decide which cause it is."""
+"""Decides why a memory allocation failed, and provides the figures behind this decision."""
 
 from enum import StrEnum
 from typing import Final
@@ -24,17 +24,15 @@ _LEAST_KEPT_BLOCKS: Final = 100
 
 
 class Cause(StrEnum):
-    """The causes that `ullage explain` can report for a failed request."""
+    """The causes that `ullage explain` can report for a failed allocation."""
 
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Memory was fragmented. The free blocks of one segment add up to the requested size, but no single block is large
-    enough.
-    """
+    """Memory was fragmented: one segment had enough free bytes in total, but no single free block was large enough."""
     LEAK = "leak"
     ACCUMULATION = "accumulation"
-    """A loop allocates blocks at one line and keeps them all. The loop need not be a training loop."""
+    """A loop allocates blocks at one source line and never frees them. It need not be a training loop."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -42,7 +40,7 @@ class Cause(StrEnum):
     BOGUS_SIZE = "bogus_size"
     DISGUISED = "disguised"
     DID_NOT_FAIL = "did_not_fail"
-    """No request failed in the recording."""
+    """No allocation failed."""
     CANNOT_TELL = "cannot_tell"
 
     @property
@@ -69,15 +67,14 @@ _HEADINGS: Final = {
 
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Return whether a GPU counts as full. It does if `left_bytes` is only a very small part of the capacity.
-    `left_bytes` is the memory that would be free if all blocks were packed without gaps.
+    """Return whether a GPU counts as full. `left_bytes` is the memory that would remain free without any
+    fragmentation.
     """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 
 
 def evidence_of(recording: Recording) -> Evidence:
-    """Return the allocator's figures at the failed request or, if no request failed, at the memory peak. Figures are in
-    bytes unless a name says otherwise.
+    """Return the allocator's memory figures when the allocation failed, or at the memory peak if none failed.
 
     Allocated, pending and cached bytes add up to the reserved bytes. If the capacity is known, reserved and free bytes
     add up to the capacity.
@@ -124,7 +121,7 @@ def evidence_of(recording: Recording) -> Evidence:
 def cause_of(
     recording: Recording, evidence: Evidence, growth: StepGrowth | None, accumulation: Accumulation | None = None
 ) -> Cause:
-    """Return the single cause that explains the failed request."""
+    """Return the main cause of the failed allocation."""
     if recording.failing_op is None:
         if growth:
             return Cause.LEAK

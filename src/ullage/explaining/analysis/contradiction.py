@@ -1,5 +1,5 @@
-"""A check for trace entries that contradict each other. No allocator writes such entries, so nothing can be concluded
-from a trace that has them.
+"""Checks that the trace entries of a memory snapshot do not contradict each other. A contradictory trace is damaged and
+cannot be analyzed.
 """
 
 from collections.abc import Iterator
@@ -31,12 +31,12 @@ def check(history: History, rebuilt: Rebuilt) -> None:
 
 
 def sentence_of_contradiction(contradiction: str) -> str:
-    """Return the error text for a file with contradicting trace entries."""
+    """Return the error message for a snapshot file whose trace entries contradict each other."""
     return f"the file contradicts itself: {contradiction}; nothing can be concluded from it"
 
 
 def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> str | None:
-    """Return the first contradiction in a recording as a phrase; None without a contradiction.
+    """Return a short description of the first contradiction in a recording, or None.
 
     Args:
         history: the recording of one device.

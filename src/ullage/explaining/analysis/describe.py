@@ -1,4 +1,4 @@
-"""Turns an explanation into a printed report: the sections of the report, their order and their titles."""
+"""Turns an explanation of an out-of-memory failure into a printed report."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,7 @@ _MORE = "All changes, segments and notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:
-    """Return the report of an explanation. The explanation can be that of a snapshot, an error log or a recorded
-    run.
-    """
+    """Return the report for an explanation of a snapshot, an error log or a recorded run."""
     if type(explanation) is not Explanation:
         # Imported here because an explanation of a snapshot does not need the patterns of error messages.
         from ullage.explaining.analysis.text.describe import describe_text

@@ -48,45 +48,37 @@ _OF_THE_LEVEL: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """The blocks that a loop allocates at one source line and keeps, and the blocks that other lines allocated in the
-    same loop. Sizes are in bytes after the allocator's rounding.
+    """Blocks that a loop allocates at one source line and never frees. Also counts blocks from other lines of the same
+    loop. Sizes are in bytes.
     """
 
     line: str
     called_at: str
-    """The line of user code that calls the outermost module, if `line` is inside a module. Otherwise the same as
-    `line`.
-    """
+    """The source line that calls the outermost nn.Module. It equals `line` if no module is involved."""
     blocks: int
     bytes: int
     other_blocks: int
     """The number of live blocks that other source lines allocated in the same loop."""
     other_bytes: int
     seconds: float | None
-    """The seconds from the allocation of the first kept block to the failure. None if no times were recorded, or if
-    some of the blocks are older than the recording.
-    """
+    """The seconds from the first kept allocation to the failure, or None if unknown."""
     is_older: bool
-    """Whether some of the kept blocks were allocated before recording began."""
+    """Whether some of the kept blocks were allocated before the recording began."""
     keys: tuple[int, ...]
-    """The keys of all blocks that the loop keeps, oldest first. Blocks of other source lines are included."""
+    """The IDs of all blocks that the loop keeps, oldest first. They include blocks from other source lines."""
     frees: tuple[tuple[int, int], ...]
-    """Frees that would leave only the newest eighth of the kept blocks alive. Each is a pair: the operation before
-    which the block is freed, and the key of the block.
+    """Simulated frees that keep only the newest eighth of the blocks. Each is a pair: the operation to insert before,
+    and the block's ID.
     """
 
     @property
     def round_bytes(self) -> int:
-        """The average number of bytes that the loop allocates for each block of `line`. The bytes of all source lines
-        in the loop count.
-        """
+        """The average number of bytes that one iteration of the loop adds."""
         return (self.bytes + self.other_bytes) // self.blocks
 
 
 def accumulation_of(recording: Recording) -> Accumulation | None:
-    """Return the blocks that a loop keeps, if they hold most of the memory at the failed request. Return None if no
-    loop keeps that much.
-    """
+    """Return the blocks that a loop never frees, if they hold most of the memory. Otherwise, return None."""
     if recording.failing_op is None:
         return None
     alive = _AliveAtFailure.of(recording)
@@ -145,9 +137,7 @@ def _is_made_once(recording: Recording, stack: int) -> bool:
 
 
 def is_optimizers(recording: Recording, stack: int) -> bool:
-    """Return whether a stack contains a function of torch.optim. `stack` is a value that `Recording.stack_of`
-    returns.
-    """
+    """Return whether a call stack contains a function of torch.optim."""
     return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
@@ -239,30 +229,24 @@ def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """The growth of memory from step to step. It has the bytes that every step keeps, and the source line that
-    allocated most of them.
+    """The growth of memory from step to step: the bytes that each step adds, and the source line that allocates most of
+    them.
     """
 
     bytes_per_step: int
     steps: int
     line: str
     line_bytes_per_step: int
-    """The bytes that the source line `line` allocates in every step and that the step keeps."""
+    """The bytes that the source line `line` adds in every step."""
     line_blocks: int
-    """The number of blocks that `line` allocated and that are alive at the failed request or at the peak. Blocks from
-    before the recording count if their source line is known.
-    """
+    """The number of live blocks that the source line `line` allocated."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """One pair for each training step: the operation that ends the step, and the keys of the blocks that the step
-    allocated and kept.
-    """
+    """For each training step, its last operation and the IDs of the blocks that it allocated and did not free."""
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:
-    """Return the growth of memory over the recorded steps, by the rule in `ullage.base.growth`. Return None if memory
-    does not grow.
-    """
+    """Return how memory grows from one training step to the next. Return None if it does not grow."""
     ends = recording.step_ops()
     if len(ends) < 2:
         return None

@@ -19,7 +19,7 @@ _MOST_BLOCKS_TRIED: Final = 400  # the largest number of blocks that are tried o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A segment with free memory that the failed request cannot use. Sizes are in bytes."""
+    """A segment with free memory that the failed allocation could not use. Sizes are in bytes."""
 
     address: int
     size_bytes: int
@@ -30,8 +30,8 @@ class Pin:
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Return the segments that have both free memory and live blocks at the end of the program. The segment with the
-    most free memory comes first.
+    """Return the segments that contain both free memory and live blocks. The segment with the most free memory comes
+    first.
     """
     blocks = recording.done.blocks
     held: dict[int, list[HeldBlock]] = {}
@@ -60,7 +60,8 @@ def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
-    """Return a smallest set of blocks without which the failed request succeeds. Return an empty set if none was found.
+    """Return a smallest set of blocks whose absence lets the failed allocation succeed. Return an empty set if none was
+    found.
 
     Args:
         recording: a run with a failed request.

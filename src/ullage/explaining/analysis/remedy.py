@@ -1,5 +1,5 @@
-"""The search for changes that would have prevented the failure. The effect of a change is measured by a replay of the
-recorded run with this change.
+"""Searches for changes that would have prevented the failure. Each change is tested by simulating the recorded run with
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,26 +34,22 @@ _Arguments = TypeVarTuple("_Arguments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change to a run, and its effect on peak reserved memory and on the number of driver calls."""
+    """One change to a run, and its effect on reserved memory and on the number of driver calls."""
 
     setting: str | None = None
-    """The allocator option that is changed, such as "expandable_segments:True". None if the remedy is an action."""
+    """The allocator option to set, such as "expandable_segments:True", or None."""
     action: str | None = None
-    """A text that describes the action, such as "torch.cuda.empty_cache() after every step". None if the remedy is a
-    setting.
-    """
+    """The action to take, such as "torch.cuda.empty_cache() after every step", or None."""
     proved: bool
-    """Whether the run was replayed with the change. False means that the remedy is an estimate by arithmetic."""
+    """Whether the change was simulated. False means that its effect is only estimated."""
     fits: bool | None = None
     peak_reserved_bytes: int | None = None
     driver_calls: int | None = None
     more_calls: int | None = None
-    """The number of driver calls with the change, minus the number without it."""
+    """The number of additional driver calls caused by the change."""
     remark: str = ""
     alloc_conf: str | None = None
-    """The value of PYTORCH_CUDA_ALLOC_CONF for the replay. It has the run's own options and the option of this
-    remedy.
-    """
+    """The complete value of PYTORCH_CUDA_ALLOC_CONF with this change."""
 
     @property
     def name(self) -> str:
@@ -75,8 +71,8 @@ class _RemedyTrial:
 
 
 class RemedySearch:
-    """A search that replays a run with one change at a time. Two replays run in parallel while the caller analyses the
-    recording. Replays that have not started are cancelled at the end of the `with` block.
+    """Simulates the run with one change at a time, two simulations in parallel. The end of the `with` block cancels
+    waiting ones.
     """
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
@@ -102,7 +98,7 @@ class RemedySearch:
 
     @property
     def is_of_a_replay(self) -> bool:
-        """Whether the recording contains operations that can be replayed. Without them, no remedies are found."""
+        """Whether the recording can be simulated. If it cannot, no changes are suggested."""
         rebuilt, done = self._recording.rebuilt, self._recording.done
         has_moved = rebuilt.is_whole or done.driver_calls or self._recording.failing_op is not None
         return bool(len(self._recording.history) and has_moved)
@@ -224,8 +220,8 @@ def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return the remedies that a replay cannot prove. They say by how much the run must reduce its memory, or by how
-    much the failed request must be smaller.
+    """Return remedies that are estimated but not simulated, such as using less memory or making the failed allocation
+    smaller.
     """
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
@@ -244,9 +240,7 @@ def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, roo
 
 
 def higher_limit(free_bytes: int) -> Remedy:
-    """Return the remedy "raise the limit" for a memory limit that is too low. `free_bytes` is the memory that was free
-    on the GPU.
-    """
+    """Return the remedy "raise the limit" for a memory limit that is too low. `free_bytes` is the free GPU memory."""
     action = "raise the limit (torch.cuda.set_per_process_memory_fraction, or the system's limit)"
     return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the GPU")
 

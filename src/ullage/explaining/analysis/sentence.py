@@ -1,4 +1,4 @@
-"""The heading and the first sentence of an explanation. They state the cause and its figures."""
+"""Writes the heading and the first sentence of an explanation."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -37,7 +37,7 @@ _WORTH_NAMING: Final = 0.02
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
-    """Return the heading of an explanation, which is the verdict in a few words."""
+    """Return the heading of an explanation, such as "NOT ENOUGH GPU MEMORY"."""
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
         return "FREE MEMORY BELONGS TO ANOTHER STREAM OR POOL"
     if cause is not Cause.DID_NOT_FAIL:
@@ -143,8 +143,8 @@ def _free_elsewhere(size: Mapping[str, str], evidence: Evidence) -> str:
 
 
 def went_on(recording: Recording) -> str:
-    """Return a sentence on the requests that succeeded after the failure. It is empty if the program did not
-    continue.
+    """Return a sentence about allocations that succeeded after the failure. It is empty if the program stopped
+    there.
     """
     if not recording.is_recorded_failure or recording.failing_op is None:
         return ""
@@ -158,8 +158,8 @@ def went_on(recording: Recording) -> str:
 def cure_of(
     cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: StepGrowth | Accumulation | None
 ) -> str:
-    """Return advice for the reader of a report: the shell line that applies a setting. A replay must prove that the
-    setting prevents the failure and does not only delay it.
+    """Return a shell command that applies a setting. The setting must be proved to prevent the failure, not only to
+    delay it.
     """
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
@@ -243,7 +243,7 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
 
 
 def free_when_refused(evidence: Evidence) -> int:
-    """Return the number of bytes that were free on the GPU when the driver refused the request."""
+    """Return how many bytes were free on the GPU when the driver refused the allocation."""
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
@@ -293,7 +293,7 @@ def _pinned(blocks: Sequence[HeldBlock]) -> str:
 
 
 def peak_sentence(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
-    """Return a sentence on the peak of a run without failed requests. It names the memory, the time, and the holders of
+    """Return a sentence about the memory peak of a run that did not fail. It says when the peak occurred and what held
     the memory.
     """
     peak, reserved = evidence["peak_allocated_bytes"], evidence["peak_reserved_bytes"]
@@ -327,9 +327,7 @@ def _when(recording: Recording) -> str:
 
 
 def lower_with(remedies: Sequence[Remedy], evidence: Evidence) -> str:
-    """Return advice for a run without failed requests. It is the setting that lowers peak reserved memory most. The
-    advice is empty if no setting lowers the peak.
-    """
+    """Return the advice to use the setting that lowers peak reserved memory most. It is empty if no setting does."""
     now = evidence["peak_reserved_bytes"]
     settings = [remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits]
     best = min(settings, key=lambda remedy: remedy.peak_reserved_bytes or now, default=None)

@@ -1,5 +1,5 @@
-"""Finds the operations at which the training steps of a recorded run end. Also reorders a program so that large steps
-come first.
+"""Finds where the training steps of a recorded run end. It can also reorder a run so that its largest steps come
+first.
 """
 
 import re

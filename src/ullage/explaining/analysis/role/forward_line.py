@@ -28,7 +28,7 @@ _FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 
 def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
-    """Return the forward stack for blocks that were allocated in backward, and the degree of certainty.
+    """Find the forward call stack for each block that was allocated in backward, and how certain it is.
 
     Args:
         recording: the run.

@@ -29,16 +29,14 @@ _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
 
 
 class Sureness(IntEnum):
-    """The degree of certainty of a role."""
+    """How certain the role of a block is."""
 
     CERTAIN = 0
-    """PyTorch's own functions are on the stack that allocated the block, and the block's lifetime agrees with the
-    role.
-    """
+    """PyTorch's own functions on the call stack show the role, and the block's lifetime agrees with it."""
     LIKELY = 1
-    """The lifetime and the size of the block indicate its role, but its stack does not."""
+    """The lifetime and the size of the block suggest the role, but its call stack does not."""
     GUESS = 2
-    """Only the size of the block indicates its role, or the block's lifetime was not recorded completely."""
+    """Only the size suggests the role, or the lifetime is incomplete."""
 
     @property
     def word(self) -> str:
@@ -48,7 +46,7 @@ class Sureness(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleColumns:
-    """The role of each block, indexed by the key of the block in the program."""
+    """The role of each block, such as parameter or gradient. Arrays are indexed by block ID."""
 
     role: Column
     """Indices into `ROLES`."""
@@ -64,7 +62,7 @@ class RoleColumns:
 
 
 def roles_of(recording: Recording) -> RoleColumns:
-    """Return the role of every block of a run. If a request failed, only the operations up to this request count."""
+    """Return the role of every block of a run, such as parameter or gradient."""
     return _Roles(recording).decide()
 
 

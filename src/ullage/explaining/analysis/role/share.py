@@ -1,6 +1,4 @@
-"""The memory of each role at the failed request or at the peak, and how certain the roles are. Also has advice on how
-to reduce the largest role.
-"""
+"""Adds up memory by role, such as gradients or activations, and advises how to reduce the largest one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,8 +23,8 @@ _CHANGES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleShare:
-    """The memory of a role at the failed request or at the peak. Sizes are in bytes after rounding. All roles add up to
-    the allocated bytes.
+    """The memory of one role, such as gradients, when the allocation failed or at the memory peak. Sizes are in
+    bytes.
     """
 
     role: Role
@@ -38,13 +36,13 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty that most bytes of this role have."""
+        """How certain the role is for most of these bytes."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the memory of each role at the failed request or at the peak, largest first. Return nothing if no role is
+    """Return the memory of each role, such as gradients or activations, largest first. Return nothing if no role is
     known.
     """
     sizes: Counter[tuple[Role, Sureness]] = Counter()
@@ -81,15 +79,13 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return the end of a heading that names the largest role, such as ", 65 % ACTIVATIONS". It is empty if no role is
-    large enough.
-    """
+    """Return a heading's ending that names the largest role, such as ", 65 % ACTIVATIONS", or an empty text."""
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence on how to reduce the largest role. It is empty if no role is large enough."""
+    """Return a sentence on how to reduce the largest kind of memory, such as activations. It may be empty."""
     found = _most(roles)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""Verdicts on PyTorch's own out-of-memory errors, based on the figures in the message."""
+"""Explains PyTorch's own out-of-memory errors from the figures in the message."""
 
 from dataclasses import replace
 from typing import Final
@@ -19,7 +19,7 @@ _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_A
 
 
 def judge_allocator(message: Message, account: Account | None, *, libraries_bytes: int = CONTEXT_BYTES) -> TextVerdict:
-    """Return the verdict on a request that PyTorch's allocator could not satisfy.
+    """Return the explanation of an allocation that PyTorch's allocator could not satisfy.
 
     Args:
         message: the message.
@@ -374,8 +374,8 @@ def _apple(message: Message) -> TextVerdict:
 
 
 def judge_preempted(message: Message) -> TextVerdict:
-    """Return the verdict on a request that PyTorch refused without asking the driver (`throw_on_cudamalloc_oom`, torch
-    2.12).
+    """Return the explanation of an allocation that PyTorch refused before asking the driver (`throw_on_cudamalloc_oom`,
+    torch 2.12).
     """
     held, allowed, requested = message.reserved_bytes, message.allowed_bytes, message.requested_bytes
     if (limit := _limit(message)) is not None:

@@ -1,4 +1,4 @@
-"""Turns the explanation of an error message into a printed report: the sections, their order and their titles."""
+"""Turns the explanation of an error message into a printed report."""
 
 from collections.abc import Iterator
 from typing import Final

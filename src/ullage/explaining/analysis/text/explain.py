@@ -35,9 +35,7 @@ _TOLERANCE: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """The cause of the failure for one of several ranks, workers or GPUs. It is based on the error message of that
-    rank.
-    """
+    """Why one of several ranks, workers or GPUs ran out of memory, according to its own error message."""
 
     rank: str
     message: Message
@@ -52,7 +50,7 @@ class TextExplanation(Explanation):
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The verdict for each rank that ran out of memory. It is empty if only one rank did."""
+    """The cause for each rank that ran out of memory. Empty if only one rank did."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -65,8 +63,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
-    """Explain the messages that `ullage.recorded.message.log.scan` found in a log. The explanation is for the first
-    message that is certainly about memory.
+    """Explain the out-of-memory messages of a log. The first message that is certainly about memory is explained.
 
     Raises:
         UsageError: `messages` is empty.
@@ -197,8 +194,8 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message with impossible figures. Return None if the figures are possible. The size of the
-    request is not checked, because a wrong shape can request more memory than any machine has.
+    """Return the explanation of a message whose figures cannot be true, or None. The size of the request is not
+    checked.
     """
     why = _why(message, server)
     if why is None:

@@ -1,6 +1,4 @@
-"""Verdicts on errors that do not come from PyTorch's allocator. They come from CUDA, its libraries, host memory or the
-address space.
-"""
+"""Explains memory errors from outside PyTorch's allocator: CUDA, its libraries, host memory and address space."""
 
 from collections.abc import Callable
 from typing import Final
@@ -76,7 +74,7 @@ _WARNED: Final = TextVerdict(
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
-    """Return the verdict on a message that does not come from PyTorch's allocator.
+    """Return the explanation of a message that does not come from PyTorch's allocator.
 
     Args:
         message: the message.

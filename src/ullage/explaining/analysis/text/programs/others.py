@@ -1,5 +1,5 @@
-"""Verdicts on programs that share the GPU with PyTorch, and on error messages of unknown form. JAX, TensorFlow and
-llama.cpp have their own GPU memory. PyTorch's settings do not affect it.
+"""Explains memory errors of JAX, TensorFlow and llama.cpp, and messages of unknown form. PyTorch's settings do not
+affect these programs.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ TENSORFLOW_COPY: Final = TextVerdict(
 
 
 def another_program(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a message of JAX, TensorFlow or llama.cpp."""
+    """Explain an out-of-memory message of JAX, TensorFlow or llama.cpp."""
     program = message.backend or "a program"
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "the requested memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
@@ -85,7 +85,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an out-of-memory message in words that belong to no known program."""
+    """Explain an out-of-memory message that belongs to no known program."""
     asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
     if (full := _full_by_its_figures(message, (SMALLER,))) is not None:
         return full
