@@ -39,7 +39,7 @@ class RunSummary:
     name: str
     """The name of the run folder."""
     evidence: str | None
-    """The folder or file that the explanation reads, as a path; None if there is none."""
+    """The path of the folder that the explanation reads. None if the run wrote no folder."""
     summary: tuple[str, ...]
     """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
@@ -89,7 +89,7 @@ class Explanation(Answer):
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
-    """How closely a simulation of the run matches the recording. None for an error log."""
+    """The comparison of the recording with a simulation of the same run. None for an error log."""
     device: int | None = None
     """The device index of the explained GPU. None for an error log."""
     cards: tuple[RecordedCard, ...] = ()

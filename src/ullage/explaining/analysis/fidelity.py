@@ -33,8 +33,8 @@ class Fidelity:
     relative to their segment.
     """
     address_ties: int
-    """How often the allocator chose among equally large free blocks by an unrecorded address. This happens up to torch
-    2.11.
+    """The number of times that the allocator chose among equally large free blocks by an unrecorded address. This
+    happens up to torch 2.11.
     """
 
     @property

@@ -242,7 +242,7 @@ class StepGrowth:
     """The number of live blocks that the source line `line` allocated."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each training step, its last operation and the IDs of the blocks that it allocated and did not free."""
+    """One pair per training step: its last operation, and the IDs of the blocks that it allocated and did not free."""
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:

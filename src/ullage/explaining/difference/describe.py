@@ -1,4 +1,4 @@
-"""The report on the difference between two recorded runs."""
+"""Writes the report on the difference between two recorded runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

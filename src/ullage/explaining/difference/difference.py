@@ -29,7 +29,7 @@ SCHEMA: Final = 1
 
 
 class Moment(StrEnum):
-    """The point in time at which two runs are compared."""
+    """The time at which two runs are compared: at the end, or at the memory peak."""
 
     END = "end"
     PEAK = "peak"
@@ -46,14 +46,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """The memory of one source line or annotation in both runs. It has the bytes after rounding and the number of
-    blocks.
-    """
+    """The memory of one source line in both runs, as bytes and as the number of blocks."""
 
     name: str
-    """The name of the source line in the second run. If the line holds memory only in the first run, it is the name in
-    the first run.
-    """
+    """The name of the source line, taken from the second run if it holds memory there."""
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -64,13 +60,13 @@ class LineChange:
 
     @property
     def grown_bytes(self) -> int:
-        """The growth in bytes from the first run to the second. It is negative if memory shrank."""
+        """The growth in bytes from the first run to the second. Negative if memory shrank."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One figure of the allocator in both runs, such as the reserved bytes or the number of segments."""
+    """One allocator statistic in both runs, such as the reserved bytes."""
 
     name: str
     before: int
@@ -81,7 +77,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """The comparison of the memory of two recorded runs. Source lines whose memory grew most come first."""
+    """The memory of two recorded runs, compared line by line. The line that grew most comes first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -90,17 +86,17 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The change of memory for each annotation. It is empty if neither run has annotations."""
+    """The change of memory for each annotation in the snapshots. Empty if there are none."""
     levels: tuple[Level, ...]
-    """The allocator's totals at the time that is compared: allocated, pending, cached, reserved, segments."""
-    overall: tuple[Level, ...]
-    """Totals that do not depend on `moment`. They are the allocated and reserved bytes at the end of each run, and the
-    allocated bytes at its peak. The peaks are missing if a run cannot be replayed, or if neither run has a trace.
+    """The allocator's totals in both runs: allocated, pending, cached and reserved bytes, and the number of
+    segments.
     """
+    overall: tuple[Level, ...]
+    """The allocated and reserved bytes at the end of each run, and the peak of allocated bytes if it is known."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this comparison as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this comparison as plain data for `json.dumps`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
@@ -112,7 +108,7 @@ def difference_of(
     moment: Moment = Moment.END,
     semantics: str | None = None,
 ) -> Difference:
-    """Compare two recorded runs, each summed over all of its devices.
+    """Compare two recorded runs. Each is summed over all of its devices.
 
     Args:
         before: the first run's histories, one for each device.

@@ -18,9 +18,7 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""A threshold for dividing sorted peaks into groups. Two neighboring peaks are in one group if they differ by at most
-this fraction of the larger one.
-"""
+"""The largest relative difference between neighboring peaks in one group, when the peaks of all ranks are sorted."""
 # The largest number of groups into which ranks with equal peaks are divided. They are divided if different source lines
 # hold their memory.
 _MOST_KINDS: Final = 16
@@ -36,7 +34,7 @@ _WORTH: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """The file of a rank's snapshot, and the figures in it."""
+    """A rank's snapshot file and its memory figures."""
 
     file: RankFile
     summary: RankSummary
@@ -44,13 +42,11 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """A group of ranks that use memory alike. The rank with the most reserved memory comes first."""
+    """A group of ranks with similar memory use. The rank with the most reserved memory comes first."""
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to count as usual, such as the group of all ranks of a pipeline stage. The
-    ranks of smaller groups are reported as different.
-    """
+    """Whether the group is large enough to count as normal, such as all ranks of a pipeline stage."""
 
     @property
     def fullest(self) -> RankFigures:
@@ -59,12 +55,12 @@ class RankGroup:
 
     @property
     def middle(self) -> RankFigures:
-        """The rank with the median reserved memory. Different ranks are compared with it."""
+        """The rank with the median reserved memory, which represents the group."""
         return self.ranks[len(self.ranks) // 2]
 
 
 def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
-    """Return groups of ranks that use memory alike, the largest group first."""
+    """Divide ranks into groups with similar memory use. The largest group comes first."""
     ranks = list(ranks)
     found: list[list[RankFigures]] = []
     by_end: defaultdict[Hashable, list[RankFigures]] = defaultdict(list)
@@ -129,9 +125,7 @@ def _have_same_lines(first: RankSummary, second: RankSummary) -> bool:
 
 
 def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
-    """Return how much more or less memory a rank uses than a typical rank, and which source line causes the
-    difference.
-    """
+    """Return how much more or less memory a rank uses than a typical rank, and the source line responsible."""
     said = list(_ends(rank, usual))
     if rank.cublas_bytes != usual.cublas_bytes and rank.cublas_bytes and usual.cublas_bytes:
         said.append(

@@ -33,17 +33,15 @@ MOST_FILES: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
-    """The snapshot of one rank, or of a process whose file name has no rank."""
+    """The snapshot file of one rank, or of a process without a known rank."""
 
     path: Path
     rank: int | None
     name: str
-    """The name of the rank in a report, such as "rank 3". If the rank is not known, the name is the file's path below
-    the folder, without the suffix.
-    """
+    """The name of the rank in a report, such as "rank 3". If the rank is unknown, the file's path is used."""
     size_bytes: int
     older: int = 0
-    """The number of this rank's older snapshots, which are skipped."""
+    """The number of older snapshots of this rank, which are ignored."""
 
 
 def rank_files(folder: Path) -> tuple[RankFile, ...]:
@@ -76,7 +74,7 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
 
 
 def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the latest snapshot of each rank in a folder. Return nothing if the folder has fewer than two ranks.
+    """Return the latest snapshot of each rank in a folder. Return nothing if there are fewer than two ranks.
 
     Raises:
         OSError: the folder cannot be read.

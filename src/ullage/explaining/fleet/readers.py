@@ -1,4 +1,4 @@
-"""A pool of processes that read snapshots. Each process reads one rank at a time. All share a memory budget."""
+"""A pool of processes that read snapshots in parallel, with a common memory budget."""
 
 import json
 import os
@@ -26,16 +26,14 @@ _TIMES: Final = {False: 6, True: 60}
 
 
 def default_workers() -> int:
-    """Return the number of reader processes that run at the same time. There is one for each core that this process may
-    use, but at most `MOST_WORKERS`.
-    """
+    """Return the default number of reader processes: one per available core, but at most `MOST_WORKERS`."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def read_ranks(
     files: Sequence[RankFile], *, workers: int, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return a dict from each file's path to the figures of its rank, or to a sentence that says why there are none.
+    """Read several snapshots. Return a dict from each path to the rank's memory figures, or to an error message.
 
     Args:
         files: the snapshots to read.
@@ -63,8 +61,7 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return the result of `read_ranks`. The workers of an execution engine read the files, and must see them at the
-    same paths.
+    """Do the same as `read_ranks` on the workers of an execution engine. They must see the files at the same paths.
 
     Raises:
         EngineError: the engine no longer responds.

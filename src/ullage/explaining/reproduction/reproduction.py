@@ -38,9 +38,7 @@ _Piece = tuple[int, int, int]
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A short list of allocations and frees that fails as a recorded run did, and the allocator's figures at the
-    failure. Sizes are in bytes.
-    """
+    """A short list of allocations and frees that fails like a recorded run. Sizes are in bytes."""
 
     sketch: Sketch
     settings: Settings
@@ -48,7 +46,7 @@ class Reproduction:
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """The bytes that the failing request needs from the driver."""
+    """The bytes that the failing allocation needs from the driver."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -56,22 +54,18 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """The number of allocations in the generated script. The one that fails is included."""
+    """The number of allocations in the generated script, including the failing one."""
     recorded_allocations: int
-    """The number of recorded allocations up to the failing request, plus the number of blocks that are older than the
-    recording.
-    """
+    """The number of allocations in the original run, including blocks from before the recording."""
     expandable_helps: bool
-    """Whether expandable segments prevent the failure, in the run and in the generated script."""
+    """Whether expandable segments prevent the failure."""
     trials: int
     finished: bool
-    """Whether the search for a shorter script ended before the time limit. If it did, no single allocation can be left
-    out of the script.
-    """
+    """Whether the search finished before the time limit. If so, every allocation in the script is needed."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this reproduction as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this reproduction as plain data for `json.dumps`."""
         names = [field.name for field in fields(self) if field.name not in ("sketch", "settings")]
         told = {name: getattr(self, name) for name in names}
         return {"schema": SCHEMA, **told, "cause": self.cause.value, "notes": list(self.notes)}
@@ -87,7 +81,7 @@ def reproduce(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Shrink a recorded run to the allocations that make its last request fail as it did.
+    """Reduce a recorded run to the few allocations that make it fail in the same way.
 
     Args:
         history: the recording of one device.
@@ -200,8 +194,8 @@ def _recorded_allocations(recording: Recording) -> int:
 
 
 def sketch_of(recording: Recording) -> Sketch:
-    """Return a failed run as a list of allocations, frees and `empty_cache` calls. The list starts with an empty
-    allocator. If another stream still uses a block when the request fails, the list does not free this block.
+    """Return a failed run as a list of allocations, frees and `empty_cache` calls that starts with an empty
+    allocator.
     """
     program, settings = recording.program, recording.rebuilt.settings
     op, key = program.op.copy(), program.key.copy()

@@ -26,14 +26,12 @@ _PROGRESS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A list of allocator operations: ALLOCATE, FREE and EMPTY_CACHE. The last operation is the request that fails.
-    Each of the others can be left out. A key identifies either an allocation and its free, or one EMPTY_CACHE.
-    """
+    """A list of allocations, frees and `empty_cache` calls. The last operation is the allocation that fails."""
 
     op: Column
     key: Column
     size: Column
-    """The number of bytes that each ALLOCATE requests. It has no meaning for other operations."""
+    """The requested bytes of each allocation. Other operations ignore it."""
     stream: Column
 
     def __len__(self) -> int:
@@ -41,36 +39,34 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys of all allocations and EMPTY_CACHE operations in order, without the last operation."""
+        """The IDs of all operations that can be left out, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations in this list. The one that fails is included."""
+        """The number of allocations in this list, including the failing one."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return the list with only some of its operations. `rows` has either their indices, or a boolean for each
+        """Return the list with only some of its operations. `rows` contains their indices, or a boolean for each
         operation.
         """
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return the list without the operations that have one of the given keys."""
+        """Return the list without the operations that have the given IDs."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return the list with a new size for one allocation. The allocation with the given key then requests
-        `size_bytes`.
-        """
+        """Return a copy of the list in which one allocation has a new size."""
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the number of bytes that the allocation with the given key requests. Return 0 for an EMPTY_CACHE."""
+        """Return the requested bytes of the allocation with the given ID. Return 0 for an `empty_cache` call."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return these operations as a `Program` that can be replayed. Keys are renumbered from 0."""
+        """Return these operations as a `Program`, which the allocator model can simulate."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -84,13 +80,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The result of the search for the shortest list of operations that still fails as required."""
+    """The shortest list of operations found that still fails as required."""
 
     sketch: Sketch
     trials: int
-    """The number of lists of operations that the search tested."""
+    """The number of lists that the search tested."""
     finished: bool
-    """Whether the search ended before the time limit. If it did, no single allocation can be left out of the list."""
+    """Whether the search finished before the time limit. If so, no operation of the list can be left out."""
 
 
 def shrink(
@@ -101,7 +97,7 @@ def shrink(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Shrunk:
-    """Make a sketch small: merge allocations, round sizes, and leave out each operation that the failure does not need.
+    """Shorten a failing list of operations: merge allocations, round sizes, and remove operations that are not needed.
 
     Args:
         sketch: a sketch for which `fails` returns true.

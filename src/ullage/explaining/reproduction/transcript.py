@@ -1,5 +1,5 @@
-"""Writes a reproduction as a Python script that needs only torch, and as a report. The script contains only numbers and
-ullage's fixed texts. Nothing else from a snapshot, such as a file name, can get into it.
+"""Writes a Python script that reproduces an out-of-memory failure with torch alone. No text from the snapshot gets into
+the script.
 """
 
 import textwrap
@@ -135,13 +135,13 @@ def statement_of(reproduction: Reproduction) -> str:
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Return a text that says how many of the recorded allocations the script still contains."""
+    """Return a text on how many of the recorded allocations remain in the script."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
 
 def describe(reproduction: Reproduction, *, source: str) -> Report:
-    """Return the report of a reproduction. It compares the recording with the script."""
+    """Return a report that compares the generated script with the recorded run."""
     pairs = (
         ("requested", reproduction.requested_bytes, reproduction.requested_bytes),
         ("requested from the driver", reproduction.needed_bytes, reproduction.needed_bytes),

@@ -1,4 +1,4 @@
-"""The report on a search for allocator settings."""
+"""Writes the report on a search for allocator settings."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -32,9 +32,7 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """A search for the best allocator settings. It has all replays that were made, and chooses the settings to replay
-    next.
-    """
+    """Searches for the best allocator settings, by simulating a run with many of them."""
 
     run: RecordedRun
     space: Space
@@ -49,15 +47,13 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Start the time limit, and replay the run with its present settings."""
+        """Start the time limit, and simulate the run with its present settings."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Replay the run with each option alone. Then change one option of the best candidates at a time, until nothing
-        improves.
-        """
+        """Simulate the run with each option alone. Then improve the best candidates one option at a time."""
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
             current = first
@@ -70,9 +66,7 @@ class SettingsSearch:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay the run with all candidates that were not replayed yet. Several replays run in parallel. The time
-        limit stops them.
-        """
+        """Simulate the run with all candidates that were not tried yet, in parallel, until the time limit."""
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
             settings = candidate.settings(self.semantics)
@@ -103,7 +97,7 @@ class SettingsSearch:
         self.progress(f"{len(self.trials)} settings replayed; best so far: {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return the allocator settings with which a replay was made."""
+        """Return the allocator settings that a simulation used."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -137,7 +131,7 @@ class SettingsSearch:
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all replays that were made, best first."""
+        """Return the results of all simulations, best first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
@@ -173,8 +167,8 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return the replay whose settings are recommended. It fits while the run with the present settings does not,
-        or it saves bytes or driver calls. Return None if no replay does.
+        """Return the simulation with the recommended settings. Return None if no settings are better than the present
+        ones.
         """
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
@@ -201,9 +195,7 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the replays without a failure that no other replay beats in both bytes and driver calls. Of equal replays,
-    the one with the fewest options is returned.
-    """
+    """Return the simulations that no other one beats in both memory and driver calls."""
     order = sorted(
         (trial for trial in trials if trial.fits),
         key=lambda trial: (trial.driver_calls, trial.peak_reserved_bytes, trial.options, trial.text),

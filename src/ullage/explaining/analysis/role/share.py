@@ -36,7 +36,7 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """How certain the role is for most of these bytes."""
+        """The degree of certainty of this role, for most of the bytes."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 

@@ -21,7 +21,7 @@ class TextVerdict:
 
 
 def estimate(name: str, arithmetic: str) -> Remedy:
-    """Return a remedy that was not simulated. It has a setting or an action, and the calculation behind it."""
+    """Return a remedy that was not simulated, together with the calculation that supports it."""
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)

@@ -99,7 +99,7 @@ def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Explain a failed allocation in faiss, which allocates directly from the driver."""
+    """Explain a failed allocation in faiss, which requests memory directly from the driver."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
     return TextVerdict(
