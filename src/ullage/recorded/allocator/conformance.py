@@ -43,9 +43,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence for which ullage's allocator model gives a different result than the
-    recording.
-    """
+    """The first allocator operation for which the model gives a different result than PyTorch."""
 
     sequence: str
     line: int
@@ -56,7 +54,7 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a recorded sequence of operations on ullage's allocator model. Return its operation lines with the model's
+    """Simulate a recorded sequence of allocator operations. Return one line per operation with the simulated
     results.
     """
     program, settings, device = prepared(sequence)
@@ -105,9 +103,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation for which ullage's allocator model gives a different result than the recording. Return
-    None if all results are equal.
-    """
+    """Return the first operation for which the allocator model differs from the recording, or None."""
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
@@ -157,8 +153,8 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare the files named on the command line with ullage's allocator model. Return the exit code: 0 if all results
-    are equal, 1 if a result differs, 2 if a file cannot be read.
+    """Compare recordings of PyTorch's allocator with the allocator model. The exit code is 0 if equal, 1 if different,
+    2 for unreadable files.
     """
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -20,17 +20,15 @@ PLACEMENTS: Final[Mapping[str, str]] = {
     "ascending": "each segment above the previous segment; no address is used twice",
     "descending": "each segment below the previous segment; no address is used twice",
 }
-"""The rules by which a driver chooses addresses for segments, by name. They are in the order of ullage's allocator
-model (driver.hpp). No real system uses the last two rules.
-"""
+"""The rules by which a driver chooses segment addresses, by name. The last two exist only for tests."""
 # The lowest address that Linux gives to memory mappings. Linux places them from 0x7f... downward. Addresses on Windows
 # and WSL are far lower.
 _LINUX_FROM: Final = 1 << 44
 
 
 def placement_of(program: Program) -> str:
-    """Return the rule by which the recorded system chose addresses for segments. It is inferred from the recorded
-    addresses. Without addresses, it is "linux".
+    """Return the name of the rule by which the driver chose the recorded addresses. Without addresses, it is
+    "linux".
     """
     known = [*program.recorded_addresses, *(segment.address for segment in program.start)]
     return "windows" if known and max(known) < _LINUX_FROM else "linux"

@@ -34,17 +34,17 @@ _FIRST_STREAM: Final = 0x500000000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A recorded sequence of allocator operations. It has a header line, and one line for each operation."""
+    """A recorded sequence of allocator operations: a header line, and one line for each operation."""
 
     file: str
     row: int
-    """The line number of the header in the file, counted from 1. Each line after the header is one operation."""
+    """The line number of the header in the file, counted from 1."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
 
 def read_sequences(path: Path) -> Iterator[Sequence]:
-    """Yield the recorded sequences of a file, which may be gzipped.
+    """Yield the recorded sequences of allocator operations in a file, which may be gzipped.
 
     Raises:
         UsageError: the file cannot be read, or contains no recorded sequences.
@@ -184,7 +184,7 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the `Program` of a recorded sequence of operations, the allocator settings at its start, and its GPU.
+    """Return a recorded sequence as a `Program`, with its initial allocator settings and its GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

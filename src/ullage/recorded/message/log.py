@@ -110,24 +110,20 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """An out-of-memory message, and its place in the log."""
+    """An out-of-memory message and its place in the log."""
 
     message: Message
     row: int
-    """The line number of the out-of-memory message in the log, counted from 1."""
+    """The line number of the message in the log, counted from 1."""
     rank: str | None = None
-    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812". None
-    if there is none.
-    """
+    """The rank label at the start of the message's line, such as "rank3", or None."""
     place: str | None = None
-    """The innermost line of the user's code in the traceback, as file and line number. Only the last two parts of the
-    file's path are kept.
-    """
+    """The innermost line of user code in the traceback, as file and line number."""
     statement: str | None = None
-    """The source code of the innermost line of the user's code in the traceback."""
+    """The source code of the innermost user line in the traceback."""
     context: tuple[str, ...] = ()
-    """Names of `_SIGNS`. They say which program wrote the log and what it was doing. They are derived from the lines
-    before the message.
+    """Names that say which program wrote the log and what it was doing. They are found in the lines before the
+    message.
     """
     server: ServerMemory | None = None
     """The memory figures that a model server, such as vLLM, logged before this message."""
@@ -135,9 +131,7 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory. It is used only if the text has no known
-    out-of-memory message.
-    """
+    """The first place where a text mentions running out of memory. It is used if no known message is found."""
 
     row: int
     text: str
@@ -145,9 +139,7 @@ class Mention:
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return the out-of-memory messages of a text in order. At most a thousand messages with the same beginning are
-    returned.
-    """
+    """Return the out-of-memory messages of a text in order. At most a thousand of the same form are returned."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 

@@ -1,6 +1,4 @@
-"""Turns out-of-memory messages into numbers. This module does not interpret messages: `analysis.text.explain` finds the
-cause, and `message.log` finds the messages of a log.
-"""
+"""Parses out-of-memory messages into numbers. Other modules search logs and explain the causes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -45,9 +43,7 @@ _EDGE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """A process on the GPU that is not the process that ran out of memory. It has the process ID that the driver
-    reports.
-    """
+    """Another process that uses the GPU. Its ID is the one that the driver reports."""
 
     number: int
     used_bytes: int
@@ -55,56 +51,50 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The content of one out-of-memory message. A value is None if the message does not contain it. PyTorch rounds
-    sizes to a hundredth of their unit.
-    """
+    """The parsed content of one out-of-memory message. Values that it does not contain are None."""
 
     kind: MessageKind
     wording: str
-    """The ID of the message's wording: "of_which_free", "reserved_in_total", "cached", "async", "alloc_failed", ..."""
+    """The ID of the message's form, such as "of_which_free" or "reserved_in_total"."""
     text: str
     """At most 600 characters of the message, on one line."""
     is_certain: bool
-    """Whether the message says explicitly that memory ran out. If it is False, the message only usually means this."""
+    """Whether the message says explicitly that memory ran out, and does not only suggest it."""
     backend: str | None = None
-    """The software that printed the out-of-memory message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    """The software that printed the message, such as CUDA, HIP, CUBLAS or NCCL."""
     requested_bytes: int | None = None
     device: int | None = None
     total_bytes: int | None = None
     free_bytes: int | None = None
     process_bytes: int | None = None
-    """The bytes of GPU memory that the failed process uses. Memory outside PyTorch is included."""
+    """The bytes of GPU memory that the failed process uses, including memory outside PyTorch."""
     other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
-    """The largest number of bytes that the allocator may use. None if it has no limit."""
+    """The most bytes that the allocator may use, or None without a limit."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """The bytes in the private pools of CUDA graphs and of `torch.cuda.MemPool`. PyTorch includes them in
-    `allocated_bytes`.
-    """
+    """The bytes in private pools of CUDA graphs and of `torch.cuda.MemPool`. They are part of `allocated_bytes`."""
     unallocated_bytes: int | None = None
     """The bytes that PyTorch's allocator has reserved but that no tensor uses."""
     reserved_bytes: int | None = None
     """The bytes that PyTorch's allocator has reserved from the driver."""
     other_allocations_bytes: int | None = None
-    """The bytes outside PyTorch's allocator. Only messages on Apple's chips report them."""
+    """The bytes outside PyTorch's allocator. Only messages from Apple GPUs report them."""
     reserve_bytes: int | None = None
-    """The size in bytes of an expandable segment's address range. It is set only if the request was larger."""
+    """The size in bytes of an expandable segment's address range, if the allocation exceeded it."""
     is_expandable: bool = False
-    """Whether the message says that PyTorch's expandable segments were enabled."""
+    """Whether the message says that expandable segments were enabled."""
     host_used_bytes: int | None = None
     """The bytes of host memory in use by all programs."""
     host_total_bytes: int | None = None
     """The total host memory in bytes."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """More figures from another program's message, as the message writes them: {"utilization": "0.9", "needed_bytes":
-    "24.00 GiB"}.
-    """
+    """Further values from another program's message, as text, such as {"utilization": "0.9"}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An out-of-memory message, and the range of its characters in the text."""
+    """An out-of-memory message and its position in the text."""
 
     start: int
     end: int
@@ -112,18 +102,14 @@ class Hit:
 
 
 def read_message(text: str) -> Message | None:
-    """Return the first out-of-memory message of a text such as `str(exception)`. Return None if the text does not
-    mention memory. Only the first 64 KiB are searched, because all of PyTorch's errors are shorter.
-    """
+    """Parse the first out-of-memory message of a text such as `str(exception)`. Return None if there is none."""
     return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
 
 
 def hits_of(
     text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
 ) -> Iterator[Hit]:
-    """Yield the out-of-memory messages that begin between `begin` and `until`, in order and without overlap. If
-    `counted` already has enough messages of a kind, more messages of this kind are only counted.
-    """
+    """Yield the out-of-memory messages that begin between the positions `begin` and `until`, in order."""
     until = len(text) + 1 if until is None else until
     found = sorted(
         (place for place in _found(text, begin, until, counted) if place.start >= begin),

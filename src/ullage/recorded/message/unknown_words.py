@@ -99,9 +99,7 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which a line with an out-of-memory error contains at least one. They are searched first because this search
-is fast.
-"""
+"""Words that occur in out-of-memory errors. Lines without any of them are skipped, which makes the search fast."""
 # Matches two sizes in an error: the memory that is needed, and the memory that is available.
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
@@ -111,7 +109,7 @@ _CHARACTERS: Final = 400
 
 
 def unknown_error(text: str, at: int) -> Message | None:
-    """Return the out-of-memory error in the line at a position in a text. Return None if the line only mentions memory.
+    """Return the out-of-memory error in the line at the position `at`. Return None if the line only mentions memory.
 
     Args:
         text: the text.

@@ -14,9 +14,7 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return the message as it reads after lines that a terminal has cut are joined. The joined message is used only if
-    it has different figures, and at least as many. Otherwise, return the original message.
-    """
+    """Parse a message again after joining lines that a terminal has wrapped. Return the version with more numbers."""
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
     width = len(rows[0].rstrip("\r"))
@@ -34,8 +32,8 @@ def read_again(text: str, hit: Hit) -> Hit:
 
 
 def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
-    """Return the first out-of-memory message that appears if lines that a terminal has cut are joined. Also return the
-    joined text and the message's line number.
+    """Find an out-of-memory message in lines that a terminal has wrapped. Return it with the joined text and its line
+    number.
     """
     rows = text.split("\n")
     lengths = [len(row.rstrip("\r")) for row in rows]

@@ -1,6 +1,4 @@
-"""The state of the allocator when recording began: its segments, and the blocks in them. The allocation of these blocks
-is not recorded. They are freed later or exist at the end.
-"""
+"""Reconstructs the allocator's segments and blocks at the moment when recording began."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,46 +22,40 @@ _NEAR_BYTES: Final = 128 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain. By default, nothing is assumed. An assumption is made
-    if it lets a replay match the recording better.
+    """Assumptions about facts that a recording does not contain. They are made if a simulation then matches the
+    recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """The sizes in bytes of some blocks that are older than the recording, by address. These blocks are larger than
-    requested, because the allocator did not split off the rest.
-    """
+    """The assumed sizes of blocks from before the recording, by address. They are larger than the requested sizes."""
     beyond_room_bytes: int = 0
-    """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
-    reserves addresses for 9/8 of the whole GPU, and among free blocks that can grow, the allocator prefers the block
-    that can grow least.
-    """
+    """The GPU memory that the allocator cannot reserve, in bytes. CUDA contexts and other processes use it."""
     oom_pool: int = 0
-    """The private pool that the failed requests of a recording belong to; 0 is the default pool."""
+    """The private pool in which allocations failed. 0 is the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were freed during a recording, by the index of the segment's lifetime."""
+    """The private pools of segments that were freed during the recording."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
-    """The assumed reason, by trace entry, why the cache was emptied before an allocation: True if the program called
-    `empty_cache`, False if the allocator needed the memory. Without an assumption, the allocator did it if the request
-    would not have fitted otherwise.
+    """Whether the program called `empty_cache` before an allocation, by trace entry. False means that the allocator
+    needed the memory.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that existed when recording began. The keys of the blocks are counted from 0."""
+    """The segments and blocks that existed when recording began. Block IDs start at 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """The lifetimes of all segments in the recording. Segments that existed when recording began are included."""
+    """When each segment was created and freed, including segments from before the recording."""
     pending: tuple[int, ...]
-    """The keys of blocks that were freed before recording began, but that other streams still used."""
+    """The IDs of blocks that were freed before the recording, but that other streams still used."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Return the state of the allocator when recording began, based on the given assumptions."""
+        """Reconstruct the allocator's state when recording began."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():

@@ -1,4 +1,4 @@
-"""The allocator operations that are reconstructed from a recording, and the driver calls of each operation."""
+"""Reconstructs the allocator operations of a recorded run, and the driver calls that each one made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows, pool_us
 from ullage.recorded.settings import DRIVER_PAGE_BYTES
 
 UNBOUNDED_BYTES: Final = 1 << 60
-"""The memory capacity in bytes that is assumed if a recording does not contain it."""
+"""The memory capacity in bytes that is assumed if the real one is unknown."""
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # the order of the operations that one entry produces
 _BEFORE = -1  # the row of operations that create the initial state
 _OTHER_STREAM: Final = (
@@ -25,8 +25,8 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The columns of a reconstructed `Program`, the trace entry of each operation, and the driver calls of each
-    operation. The trace entry is -1 for an operation without one.
+    """The reconstructed operations, each with its trace entry and its driver calls. The trace entry is -1 if there is
+    none.
     """
 
     op: Column
@@ -63,7 +63,7 @@ class _Operations:
 def write_operations(
     history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the operations of a program that a history is converted to.
+    """Return the allocator operations that a recording is converted to.
 
     Args:
         history: the recording of one device.
@@ -208,7 +208,7 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a requested size, which is rounded up to whole driver pages."""
+    """Return a number of bytes, rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 

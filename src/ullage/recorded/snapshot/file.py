@@ -1,6 +1,4 @@
-"""The content of a snapshot file, decompressed if necessary. The file is a pickle, an HTML page of PyTorch's memory
-viewer, or JSON.
-"""
+"""Reads a snapshot file, which may be compressed: a pickle, JSON, or a page of PyTorch's memory viewer."""
 
 import base64
 import binascii
@@ -69,9 +67,7 @@ _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def is_no_log(beginning: bytes) -> bool:
-    """Return whether a text file is certainly not a log. It is a memory snapshot in another form, or has another known
-    format.
-    """
+    """Return whether a text file is certainly not a log, but a snapshot or another known format."""
     forms = (_PAGE, _JSON, *(pattern for pattern, _, _ in (*_OTHERS, *_OTHER_JSON)))
     return any(pattern.match(beginning) for pattern in forms)
 
@@ -82,8 +78,8 @@ def is_archive(beginning: bytes) -> bool:
 
 
 def other_form(data: bytes) -> str:
-    """Return the format of a file that is certainly not a memory snapshot, and what the user can do with it. Otherwise,
-    return an empty text.
+    """Return the format of a file that is not a memory snapshot, with advice for the user. Otherwise, return an empty
+    text.
     """
     beginning = data[:4096]
     if _JSON.match(beginning) or _PAGE.match(beginning):
@@ -105,8 +101,7 @@ def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def as_pickle(data: bytes) -> bytes:
-    """Return a memory snapshot as a pickle if the data is a page of PyTorch's viewer or JSON. Return other data
-    unchanged.
+    """Convert a memory snapshot from JSON or a memory viewer page to a pickle. Return other data unchanged.
 
     Raises:
         ValueError: the data is damaged. The text says how.
@@ -169,8 +164,8 @@ def read_file(path: Path) -> bytes:
 
 
 def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
-    """Return the bytes of memory that this process may use. They are limited by the machine's memory, by a container or
-    by `ulimit -v`.
+    """Return the bytes of memory that this process may use, considering the limits of the machine, container and
+    `ulimit`.
     """
     known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)

@@ -37,7 +37,7 @@ _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The size in bytes that is stored for every failed request of at least this size."""
+"""The size in bytes that replaces the size of every failed allocation larger than it."""
 # The largest number of pairs of stream and private pool. PyTorch itself creates about 200 streams for each device.
 _MOST_FREE_LISTS: Final = 1 << 14
 
@@ -45,7 +45,7 @@ _MOST_FREE_LISTS: Final = 1 << 14
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The content of a snapshot file. It has the recorded history of every device with a recording, by device index."""
+    """The content of a snapshot file: the recording of each device, by device index."""
 
     path: str
     devices: Mapping[int, History]
@@ -53,7 +53,7 @@ class Snapshot:
 
 @public
 def load_snapshot(path: str | Path) -> Snapshot:
-    """Return the content of a snapshot file; no code from the file is executed.
+    """Read a snapshot file without executing code from it.
 
     Args:
         path: a file that torch.cuda.memory._dump_snapshot() wrote, or a gzipped one.
