@@ -59,8 +59,8 @@ class ReplayDevice:
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the simulated GPU for a recorded run. Its memory is the allocator's capacity plus the memory used by
-        others.
+        """Return the simulated GPU for a recorded run. Its size is the allocator's capacity plus the memory that it
+        cannot reserve.
         """
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 

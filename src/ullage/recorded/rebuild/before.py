@@ -49,7 +49,7 @@ class Before:
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """When each segment was created and freed, including segments from before the recording."""
+    """The creation and the free of each segment, including segments from before the recording."""
     pending: tuple[int, ...]
     """The IDs of blocks that were freed before the recording, but that other streams still used."""
 

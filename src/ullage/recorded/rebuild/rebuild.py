@@ -59,7 +59,7 @@ class Rebuilt:
     is_whole: bool
     """Whether recording began before the process's first allocation."""
     lives: SegmentLives
-    """When each segment was created and freed."""
+    """The creation and the free of each segment."""
     block_lives: BlockLives
     """The trace entries at the address of each block, in order."""
     notes: tuple[str, ...]

@@ -89,7 +89,9 @@ class SegmentLives:
         )
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the index of the segment that contains each address at the given trace entry, or -1."""
+        """Return the index of the segment that contains each address at the given trace entry, or -1. Entry -1 means
+        the start.
+        """
         return self.finder.at(address, row)
 
     def pools(self) -> Column:
@@ -112,7 +114,9 @@ class LifeFinder:
         self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return the index of the segment that contains each address at the given trace entry, or -1."""
+        """Return the index of the segment that contains each address at the given trace entry, or -1. Entry -1 means
+        the start.
+        """
         if not len(self._begin) or not len(address):
             return np.full(len(address), NONE, np.int64)
         span = int(max(row.max(initial=0), self._since.max())) + 2
