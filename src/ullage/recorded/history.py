@@ -43,9 +43,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:
-    """All distinct call stacks of a recording. The frames of stack n are `frames[starts[n]:starts[n + 1]]`, as rows of
-    `table`.
-    """
+    """All distinct call stacks of a recording. Each is a list of rows in the frame table."""
 
     starts: Column
     frames: Column
@@ -104,7 +102,7 @@ def _nothing() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """Labels of a recording's trace entries, as arrays. An array is empty if no entry has this kind of label."""
+    """Labels of a recording's trace entries, as arrays. Arrays without any labels are empty."""
 
     metadata: Column = field(default_factory=_nothing)
     """The label set with torch.cuda.memory._set_memory_metadata, as an index into `texts`, or -1."""

@@ -145,7 +145,7 @@ class Settings:
 
 
 def semantics_of(version: str) -> str:
-    """Return the simulated PyTorch version for a real one, such as "2.13" for 2.14.0.
+    """Return the PyTorch version to simulate for a given torch version. For example, 2.14.0 is simulated as "2.13".
 
     Raises:
         SettingsError: the text is not a version.

@@ -1,3 +1,1 @@
-"""The analysis behind `ullage explain`. It shows what held GPU memory, why an allocation failed, and what would have
-prevented the failure.
-"""
+"""The analysis behind `ullage explain`. It shows what held GPU memory, and why an allocation failed."""

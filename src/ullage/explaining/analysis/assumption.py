@@ -41,12 +41,10 @@ _MOST_POOLS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """Assumed values of facts that a memory snapshot does not record, such as private pools. They let a simulation
-    reproduce the snapshot most closely.
-    """
+    """Assumed values of facts that a memory snapshot does not record, such as private pools."""
 
     semantics: str | None = None
-    """The PyTorch version whose allocator rules are simulated, such as "2.10". None means the default version."""
+    """The PyTorch version whose allocator is simulated, such as "2.10". None means the default version."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
     """The object that reconstructs the list of allocator operations from the recording."""
@@ -61,9 +59,7 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the simulated run for a recording, using these assumptions. Takes the same arguments as the function
-        `closest`.
-        """
+        """Return the simulated run for a recording. Takes the same arguments as the function `closest`."""
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
         rebuilt = self.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
@@ -77,8 +73,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Return the list of allocator operations for a recording, using these assumptions. Takes the same keyword
-        arguments as `rebuild.program_of`.
+        """Return the allocator operations of a recorded run. Takes the same keyword arguments as
+        `rebuild.program_of`.
         """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
         rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)

@@ -54,9 +54,7 @@ def recorded_card(history: History) -> RecordedCard:
 
 
 def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]:
-    """Return the memory statistics of every GPU in a snapshot, ordered by device index. Unused GPUs are left out unless
-    all are unused.
-    """
+    """Return the memory statistics of every GPU in a snapshot, ordered by device index. Unused GPUs are left out."""
     cards = tuple(recorded_card(histories[device]) for device in sorted(histories))
     used = tuple(card for card in cards if card.failures or card.peak_reserved_bytes)
     return used or cards

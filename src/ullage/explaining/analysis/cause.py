@@ -1,4 +1,4 @@
-"""Decides why a memory allocation failed, and provides the figures behind this decision."""
+"""Decides why a memory allocation failed."""
 
 from enum import StrEnum
 from typing import Final
@@ -32,7 +32,7 @@ class Cause(StrEnum):
     """Memory was fragmented: one segment had enough free bytes in total, but no single free block was large enough."""
     LEAK = "leak"
     ACCUMULATION = "accumulation"
-    """A loop allocates blocks at one source line and never frees them. It need not be a training loop."""
+    """A loop allocates blocks at one source line and never frees them."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"

@@ -1,6 +1,4 @@
-"""Checks that the trace entries of a memory snapshot do not contradict each other. A contradictory trace is damaged and
-cannot be analyzed.
-"""
+"""Checks that the trace entries of a memory snapshot do not contradict each other."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -80,12 +80,10 @@ class Explanation(Answer):
     holders: tuple[LineHolder, ...] = ()
     pinning: tuple[Pin, ...] = ()
     pinning_set: tuple[HeldBlock, ...] = ()
-    """The smallest set of blocks that caused the failure by fragmentation. Without these blocks, the allocation would
-    have succeeded.
-    """
+    """The smallest set of blocks that caused the failure by fragmentation."""
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates at one source line and never frees, or None."""
+    """The blocks that a loop allocates and never frees. None if there is no such loop."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
@@ -93,7 +91,7 @@ class Explanation(Answer):
     device: int | None = None
     """The device index of the explained GPU. None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All GPUs that the snapshot shows in use. Empty if there is only one."""
+    """All GPUs that the snapshot shows in use. Empty if only one is in use."""
     roles: tuple[RoleShare, ...] = ()
     """The memory by role, such as gradients or activations, largest first. Empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()

@@ -1,6 +1,4 @@
-"""Compares a recorded run with its simulation under the same settings. The comparison shows how far simulations with
-other settings can be trusted.
-"""
+"""Compares a recorded run with its simulation under the same settings. This shows how reliable the simulation is."""
 
 from dataclasses import dataclass
 
@@ -33,8 +31,8 @@ class Fidelity:
     relative to their segment.
     """
     address_ties: int
-    """The number of times that the allocator chose among equally large free blocks by an unrecorded address. This
-    happens up to torch 2.11.
+    """The number of times that an unrecorded address decided between free blocks of equal size. This happens up to
+    torch 2.11.
     """
 
     @property
@@ -95,7 +93,9 @@ def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
-    """Return the allocations with recorded addresses, and whether the simulated address of each differs."""
+    """Return the allocations with recorded addresses, each with a flag that says whether its simulated address
+    differs.
+    """
     assert done.places is not None
     program = rebuilt.program
     ops = np.flatnonzero(program.op == Op.ALLOCATE)

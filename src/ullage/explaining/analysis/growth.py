@@ -48,9 +48,7 @@ _OF_THE_LEVEL: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """Blocks that a loop allocates at one source line and never frees. Also counts blocks from other lines of the same
-    loop. Sizes are in bytes.
-    """
+    """Blocks that a loop allocates at one source line and never frees. Sizes are in bytes."""
 
     line: str
     called_at: str
@@ -67,9 +65,7 @@ class Accumulation:
     keys: tuple[int, ...]
     """The IDs of all blocks that the loop keeps, oldest first. They include blocks from other source lines."""
     frees: tuple[tuple[int, int], ...]
-    """Simulated frees that keep only the newest eighth of the blocks. Each is a pair: the operation to insert before,
-    and the block's ID.
-    """
+    """Simulated frees that keep only the newest eighth of the blocks, as (operation index, block ID) pairs."""
 
     @property
     def round_bytes(self) -> int:
@@ -229,9 +225,7 @@ def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """The growth of memory from step to step: the bytes that each step adds, and the source line that allocates most of
-    them.
-    """
+    """How much memory each training step adds, and which source line allocates most of it."""
 
     bytes_per_step: int
     steps: int

@@ -21,9 +21,7 @@ _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
 """The words that begin each note about unreliable simulation results."""
 MOST_OF_IT: Final = 0.9
-"""A fraction of peak reserved memory. If more was reserved before recording began, simulations with other settings
-prove little.
-"""
+"""A fraction of peak reserved memory. If more was reserved before recording began, simulations are unreliable."""
 
 
 def notes_of(

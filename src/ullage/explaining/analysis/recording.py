@@ -280,7 +280,7 @@ def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *,
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:
-    """Return how many bytes an empty allocator requests from the driver for one allocation."""
+    """Return how many bytes an empty allocator would take from the driver to serve one allocation."""
     one = np.array([requested], np.int64)
     zero = np.zeros(1, np.int64)
     program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
@@ -326,8 +326,8 @@ def cut(program: Program, length: int) -> Program:
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:
-    """Return a copy of a program with additional operations. `before` maps an operation index to the (op, key) pairs
-    inserted before it.
+    """Return a copy of a program with additional operations. `before` maps operation indices to the operations inserted
+    there.
     """
     at, ops, keys = [], [], []
     for index, added in sorted(before.items()):

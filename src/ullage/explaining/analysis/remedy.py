@@ -71,9 +71,7 @@ class _RemedyTrial:
 
 
 class RemedySearch:
-    """Simulates the run with one change at a time, two simulations in parallel. The end of the `with` block cancels
-    waiting ones.
-    """
+    """Simulates the run with one change at a time. Two simulations run in parallel."""
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
         self._recording = recording
@@ -220,9 +218,7 @@ def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return remedies that are estimated but not simulated, such as using less memory or making the failed allocation
-    smaller.
-    """
+    """Return remedies whose effect is only estimated, such as using less memory."""
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
         return []

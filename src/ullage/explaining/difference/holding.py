@@ -66,12 +66,12 @@ def holding_at_end(histories: Iterable[History]) -> MomentHolding:
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return the memory at each device's own peak, summed over all devices. The run is simulated to find the peaks."""
+    """Return the memory at each device's own peak, summed over all devices."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
-    """Return a device's peak of allocated bytes. The run is simulated to find it."""
+    """Return a device's peak of allocated bytes."""
     rebuilt = program_of(history, semantics=semantics)
     return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 

@@ -18,7 +18,7 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""The largest relative difference between neighboring peaks in one group, when the peaks of all ranks are sorted."""
+"""The largest relative difference between two neighboring peaks in one group of ranks. All peaks are sorted first."""
 # The largest number of groups into which ranks with equal peaks are divided. They are divided if different source lines
 # hold their memory.
 _MOST_KINDS: Final = 16

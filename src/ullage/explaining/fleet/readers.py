@@ -61,7 +61,7 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Do the same as `read_ranks` on the workers of an execution engine. They must see the files at the same paths.
+    """Read snapshots on the workers of an execution engine. The workers must see the files at the same paths.
 
     Raises:
         EngineError: the engine no longer responds.

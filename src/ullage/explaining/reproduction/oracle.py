@@ -55,8 +55,7 @@ class Oracle:
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Create the test for a failed run. `sketch` is the whole run as a list of operations that a script can
-        execute.
+        """Create the test for a failed run. `sketch` contains all operations of the run.
 
         Raises:
             UsageError: the request does not fail in a script, or it fails for another cause.

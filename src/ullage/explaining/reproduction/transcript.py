@@ -1,6 +1,4 @@
-"""Writes a Python script that reproduces an out-of-memory failure with torch alone. No text from the snapshot gets into
-the script.
-"""
+"""Writes a Python script that reproduces an out-of-memory failure with torch alone."""
 
 import textwrap
 from typing import Final

@@ -153,9 +153,7 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare recordings of PyTorch's allocator with the allocator model. The exit code is 0 if equal, 1 if different,
-    2 for unreadable files.
-    """
+    """Compare recordings of PyTorch's allocator with the allocator model. The exit code is 0 if they are equal."""
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")

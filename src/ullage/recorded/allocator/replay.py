@@ -93,9 +93,7 @@ class Places:
 
     address: Column
     segment: Column
-    """The index of the cudaMalloc call that created the segment. For an expandable segment, the bitwise complement of
-    its reservation's index.
-    """
+    """The index of the cudaMalloc call that created the segment. It is negative for an expandable segment."""
     offset: Column
     size_bytes: Column
     """The size of the block in bytes, after PyTorch's rounding."""
@@ -142,7 +140,7 @@ class Replay:
     """The result of a simulation: the results of all allocator operations, and the allocator's final state."""
 
     done: int
-    """The number of operations that were simulated before the end or an early stop."""
+    """The number of operations that were simulated."""
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int

@@ -43,7 +43,7 @@ _EDGE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """Another process that uses the GPU. Its ID is the one that the driver reports."""
+    """Another process that uses the GPU, identified by the process ID that the driver reports."""
 
     number: int
     used_bytes: int

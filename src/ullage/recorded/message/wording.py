@@ -44,9 +44,7 @@ class Words:
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must directly precede `find`. The first word of each names the software that printed the
-    message.
-    """
+    """Texts of which one must stand directly before `find`. Each begins with the name of the software."""
     after: re.Pattern[str]
     """The pattern that must match at `find`. Its groups are `size` (the requested bytes) and `device`."""
     at_start: bool

@@ -35,8 +35,8 @@ class Unrecorded:
     pools: Mapping[int, int] = field(default_factory=dict)
     """The private pools of segments that were freed during the recording."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
-    """Whether the program called `empty_cache` before an allocation, by trace entry. False means that the allocator
-    needed the memory.
+    """The reason why the cache was emptied before a trace entry: True for a call of `empty_cache`, False for a lack of
+    memory.
     """
 
 

@@ -25,9 +25,7 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The reconstructed operations, each with its trace entry and its driver calls. The trace entry is -1 if there is
-    none.
-    """
+    """The reconstructed operations, each with its trace entry and its driver calls."""
 
     op: Column
     key: Column

@@ -48,9 +48,9 @@ class Rebuilt:
     room_is_known: bool
     """Whether the allocator's memory capacity is known from a failed allocation."""
     row_of_op: Column
-    """The trace entry behind each operation. It is -1 for operations that create the initial state."""
+    """The index of the trace entry from which each operation was reconstructed, or -1."""
     row_of_key: Column
-    """The trace entry that allocated each block, by block ID. It is -1 for a block from before the recording."""
+    """The index of the trace entry that allocated each block, or -1 if the block is older than the recording."""
     stack_of_key: Column
     size_of_key: Column
     """The requested bytes of each block, by block ID."""

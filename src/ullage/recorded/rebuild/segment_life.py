@@ -14,7 +14,7 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.recorded.settings import SMALL_SEGMENT_BYTES
 
 NONE: Final = -1
-"""The value that means "no trace entry" in an array of trace entries."""
+"""A marker in arrays of trace entries. It means "no trace entry"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

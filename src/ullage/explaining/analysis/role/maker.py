@@ -34,7 +34,7 @@ class Pass(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Makers:
-    """Properties of call stacks. Each array has one element per stack, and a last element for blocks without a
+    """Properties of call stacks, as arrays with one element per stack. The last element is for blocks without a
     stack.
     """
 

@@ -32,11 +32,11 @@ class Sureness(IntEnum):
     """How certain the role of a block is."""
 
     CERTAIN = 0
-    """PyTorch's own functions on the call stack show the role, and the block's lifetime agrees with it."""
+    """The call stack and the lifetime of the block both show its role."""
     LIKELY = 1
     """The lifetime and the size of the block suggest the role, but its call stack does not."""
     GUESS = 2
-    """Only the size suggests the role, or the lifetime is incomplete."""
+    """Only the size of the block suggests its role, or its lifetime is not fully recorded."""
 
     @property
     def word(self) -> str:

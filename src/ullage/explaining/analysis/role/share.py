@@ -23,9 +23,7 @@ _CHANGES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleShare:
-    """The memory of one role, such as gradients, when the allocation failed or at the memory peak. Sizes are in
-    bytes.
-    """
+    """The memory of one role, such as gradients, when the allocation failed or at the memory peak."""
 
     role: Role
     bytes: int
@@ -36,7 +34,7 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty of this role, for most of the bytes."""
+        """The degree of certainty that this memory has this role."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
@@ -79,13 +77,13 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return a heading's ending that names the largest role, such as ", 65 % ACTIVATIONS", or an empty text."""
+    """Return the end of a report's heading, such as ", 65 % ACTIVATIONS". It names the largest role."""
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence on how to reduce the largest kind of memory, such as activations. It may be empty."""
+    """Return a sentence on how to reduce the largest kind of memory, such as activations."""
     found = _most(roles)
     if found is None:
         return ""

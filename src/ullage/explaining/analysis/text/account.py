@@ -16,9 +16,7 @@ CONTEXT_BYTES: Final = 2 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """How a GPU's memory is divided, in bytes. Allocated, cached, outside, others, unnamed and free add up to the
-    total.
-    """
+    """The memory of a GPU in bytes, divided into parts. All parts add up to the total."""
 
     total_bytes: int
     free_bytes: int
@@ -42,9 +40,7 @@ class Account:
 
 
 def account_of(message: Message) -> Account | None:
-    """Return how a GPU's memory is divided according to an error message. Return None if figures are missing or
-    contradictory.
-    """
+    """Return how a GPU's memory is divided according to an error message, or None if the message lacks figures."""
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:
         return None

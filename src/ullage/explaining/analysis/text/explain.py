@@ -194,9 +194,7 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the explanation of a message whose figures cannot be true, or None. The size of the request is not
-    checked.
-    """
+    """Return the explanation of a message with impossible memory figures, or None if they are possible."""
     why = _why(message, server)
     if why is None:
         return None

@@ -12,7 +12,7 @@ _SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextVerdict:
-    """The explanation of one error message. It has the cause, a first sentence, possible remedies, and notes."""
+    """The explanation of one error message: the cause, a first sentence, possible remedies, and notes."""
 
     cause: Cause
     sentence: str

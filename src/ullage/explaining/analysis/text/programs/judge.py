@@ -69,14 +69,16 @@ def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict 
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return how much memory libraries normally hold outside PyTorch's allocator, at most. Model servers use more."""
+    """Return the most memory that libraries normally hold outside PyTorch's allocator. It is larger for model
+    servers.
+    """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Return the explanation of an error of PyTorch, CUDA or a library. If a known program was running, the advice
-    names its settings.
+    """Explain an error of PyTorch, CUDA or a library. If it came from a known program, the advice names that program's
+    settings.
     """
     if found.message.kind not in _OF_THE_CARD:
         return verdict

@@ -1,6 +1,4 @@
-"""Explains memory errors of JAX, TensorFlow and llama.cpp, and messages of unknown form. PyTorch's settings do not
-affect these programs.
-"""
+"""Explains memory errors of JAX, TensorFlow and llama.cpp, and messages of unknown form."""
 
 from typing import Final
 
