@@ -1,5 +1,4 @@
-"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF with its defaults and limits, by torch version; and
-the differences between the allocators of these versions (`ALLOCATORS`).
+"""Parses PyTorch's allocator settings (PYTORCH_ALLOC_CONF) for different PyTorch versions.
 
 This module parses settings as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8
 to 2.15), and rejects the same settings. A real process aborts while torch is loaded; this module raises an error that
@@ -33,7 +32,7 @@ LARGE_UNIT_BYTES: Final = 2 * MIB
 """The allocator rounds a large segment up to a multiple of this many bytes (kRoundLarge)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
+"""The environment variables from which PyTorch reads allocator settings, in order of precedence.
 
 Tested with the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: since 2.10, the first variable that is set is used; 2.8
 and 2.9 read only the first variable.
@@ -73,8 +72,7 @@ ALLOCATORS: Final[Mapping[str, Allocator]] = {
     "2.13": Allocator(tie=Tie.SEGMENT, routes_capture=False),
     "2.15": Allocator(tie=Tie.SEGMENT, routes_capture=False),
 }
-"""The modelled allocators, by the torch version that introduced each. The first also represents older versions, the
-last represents newer versions.
+"""The allocator versions that ullage simulates, by the PyTorch version that introduced each.
 
 The allocators since 2.10 are equal to the wheels of 2.10 to 2.15. The allocator of 2.8 differs from its wheel if
 max_split_size_mb is set or private pools are used; otherwise it is assumed to equal that of 2.10.

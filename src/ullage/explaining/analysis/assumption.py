@@ -1,4 +1,4 @@
-"""Inference of what a recording lacks from replays: the allocator version, private pools, and sizes of older blocks.
+"""Infers facts that a memory snapshot does not record, such as the allocator version and private pools.
 
 At the first operation at which a replay differs from the recording, possible explanations are tried in turn. An
 explanation is kept if the replay with it follows the recording further. There are three kinds: the program emptied the

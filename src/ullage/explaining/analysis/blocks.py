@@ -1,4 +1,4 @@
-"""The data of the interactive memory picture: every block of a recorded run with its lifetime, source line and stack.
+"""Collects every memory block of a recorded run for the interactive picture, with its lifetime and source line.
 
 A moment is the state of the allocator after one operation of the program. Moment 0 is the state before the first
 operation.

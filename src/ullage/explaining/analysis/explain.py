@@ -83,7 +83,7 @@ class Explanation(Answer):
     """The smallest set of blocks that caused the failure by fragmentation."""
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates and never frees. None if there is no such loop."""
+    """The blocks that a loop allocates and never frees, or None."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None

@@ -1,4 +1,4 @@
-"""Detection of growth: a line that keeps more memory at every optimizer step, or blocks that a loop keeps.
+"""Detects growing memory: a line that keeps more at every training step, or a loop that never frees its blocks.
 
 An `Accumulation` consists of blocks that a loop allocates at one line and never frees. Two kinds of long-lived blocks
 are legitimate and do not count. Modules allocate parameters. The activations of one step are few compared with the

@@ -1,4 +1,4 @@
-"""The live blocks that keep free memory from being used: a smallest set that must be freed for the request to succeed.
+"""Finds the live blocks that keep free memory from being used: the smallest set whose free lets the allocation succeed.
 
 Replays prove the set: if all its blocks are freed just before the request, the request succeeds. If any one of them is
 kept, it fails.

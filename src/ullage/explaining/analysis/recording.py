@@ -123,8 +123,7 @@ class Recording:
     memory.
     """
     held_back: frozenset[int] = frozenset()
-    """The keys of blocks that were freed but not yet reusable when the request failed. The replay keeps these blocks
-    alive, and they are counted for no source line.
+    """The IDs of freed blocks whose memory could not yet be reused when the allocation failed.
 
     PyTorch waits for other streams before a request fails, but not during a graph capture.
     """

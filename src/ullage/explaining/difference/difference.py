@@ -1,4 +1,4 @@
-"""The growth of memory from one recorded run to another, by line of the user's code and by annotation.
+"""Compares the memory of two recorded runs by source line and by annotation.
 
 Lines are matched by file, function and line number. If a file was edited between the runs, two further rules match
 lines of a function: lines that moved by the same distance, and the only line that is unmatched on both sides.

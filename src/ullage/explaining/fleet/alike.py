@@ -1,4 +1,4 @@
-"""Groups of ranks that use memory alike, and the reasons why a rank differs from them.
+"""Divides ranks into groups with similar memory use, and explains why a rank differs from them.
 
 The ranks of a group have the same outcome (a request failed, or memory grows), the same allocator settings, cuBLAS
 workspaces of the same GPU generation, and the same source lines that hold the most memory. When their peaks are sorted,

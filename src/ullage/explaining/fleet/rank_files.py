@@ -1,4 +1,4 @@
-"""The search for rank snapshots in a folder: each snapshot's rank is found from its file name.
+"""Finds the snapshots of all ranks in a folder. The rank is taken from the file name.
 
 These names are recognized: `rank3_memory_snapshot.pickle` in `iteration_20/` (torchtitan, torchtune),
 `snapshot_rank3.pickle`, `memory_snapshot-rank3.pickle`, `oom_rank-3_snapshot.pickle`, `rank_3/snapshot.pickle`,
@@ -45,8 +45,7 @@ class RankFile:
 
 
 def rank_files(folder: Path) -> tuple[RankFile, ...]:
-    """Return the latest snapshot of each rank in a folder, sorted by rank; empty if the folder does not hold several
-    ranks.
+    """Return the latest snapshot of each rank in a folder, sorted by rank. Return nothing if there is only one rank.
 
     A folder that `ullage run` has written gives an empty result: it holds more than snapshots, and other code reads it.
 

@@ -1,4 +1,4 @@
-"""The process that reads the snapshots of ranks. Each request is a line of JSON, and so is each response.
+"""A process that reads the snapshots of ranks. It receives requests and sends responses as lines of JSON.
 
 Every worker is a separate process for two reasons. Reading a snapshot holds Python's global interpreter lock, in C++ as
 well as in Python. And if a damaged file crashes a reader, the other readers are not affected.

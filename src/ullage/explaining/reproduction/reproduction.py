@@ -1,4 +1,4 @@
-"""The reduction of a recorded run to as few requests as possible that fail in the same way, tested by replay.
+"""Reduces a recorded run to as few allocations as possible that still fail in the same way.
 
 A script cannot repeat every operation of a run. So some operations are replaced before anything is left out, and the
 whole run must still fail in the same way: a block that other streams still used is freed when its memory became

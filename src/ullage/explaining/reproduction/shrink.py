@@ -1,4 +1,4 @@
-"""The reduction of a failing program by delta debugging, first over its allocations and then over their sizes.
+"""Shortens a failing list of operations by delta debugging: first it removes allocations, then it simplifies sizes.
 
 An allocation is removed together with its free. A function that the caller passes decides whether the rest still fails
 in the same way; this module knows nothing about causes or GPUs. Steps are tried in a fixed order, so the same program

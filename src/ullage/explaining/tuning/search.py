@@ -1,4 +1,4 @@
-"""The search strategy: which settings to replay next, and which of the replayed settings are best.
+"""The search strategy for allocator settings: which settings to simulate next, and which are best.
 
 The search does not know how long a driver call takes. It counts the calls: settings that need many more calls than the
 present settings are tried but not recommended.
@@ -135,8 +135,7 @@ class SettingsSearch:
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best of the given replays. Of those that are nearly as good with equally many options, the one
-        with the fewest retries is returned.
+        """Return the best of the given simulations. Among nearly equal ones, the one with the fewest retries wins.
 
         Each option must bring a saving, because the more options are set, the more they are fitted to this one run.
         """

@@ -1,4 +1,4 @@
-"""Check the allocator core against recorded runs of PyTorch's own allocator, operation by operation.
+"""Compares the allocator model with recordings of PyTorch's own allocator, operation by operation.
 
     python -m ullage.recorded.allocator.conformance FILE.jsonl.gz ...          compare; exit code 1 if anything diverges
     python -m ullage.recorded.allocator.conformance --emit FILE.jsonl.gz       write the core's own lines

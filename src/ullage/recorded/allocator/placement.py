@@ -1,4 +1,4 @@
-"""The rules by which cudaMalloc places segments: rules derived from recordings of real GPUs, and two rules for proofs.
+"""The rules by which cudaMalloc chooses segment addresses, derived from recordings of real GPUs.
 
 Addresses influence only one decision: up to torch 2.11, the block with the lowest address is chosen among free blocks
 of equal size. The core implements the rules (allocator/_core/address_space.hpp). They do not know the other mappings in

@@ -1,4 +1,4 @@
-"""The file format of recorded sequences of PyTorch's allocator, and their conversion into programs for the core.
+"""Reads files with recorded sequences of allocator operations, and converts them into `Program` objects.
 
 A file is a concatenation of sequences. Each sequence is a header {"seq", "torch", "conf", "total", "base_used",
 "policy", ...} followed by one line for each operation: the operation in `o`, and its results, which

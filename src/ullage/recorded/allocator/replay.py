@@ -93,7 +93,9 @@ class Places:
 
     address: Column
     segment: Column
-    """The index of the cudaMalloc call that created the segment. It is negative for an expandable segment."""
+    """The index of the cudaMalloc call that created the segment. It is -1 - n for the n-th address range of expandable
+    segments.
+    """
     offset: Column
     size_bytes: Column
     """The size of the block in bytes, after PyTorch's rounding."""

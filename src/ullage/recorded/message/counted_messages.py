@@ -1,5 +1,4 @@
-"""The number of occurrences of each out-of-memory message in a text: the first 1000 of each kind are read, the rest are
-only counted.
+"""Counts the out-of-memory messages in a text. The first 1000 of each form are parsed; the rest are only counted.
 
 The beginnings of messages ("heads") are found with one pattern each, which is fast, because a log may repeat a message
 a million times.

@@ -1,5 +1,4 @@
-"""The search for out-of-memory messages in a log of any length, with their line, their rank, and the user's line from
-the traceback.
+"""Finds the out-of-memory messages in a log of any length, with their ranks and source lines.
 
 The search reads text in pieces and keeps only the last of them. It does not handle files: the caller opens and decodes
 them.

@@ -1,4 +1,4 @@
-"""The wordings with which programs other than PyTorch report that memory ran out: model servers, Ray, other libraries.
+"""The out-of-memory messages of programs other than PyTorch, such as model servers and Ray.
 
 This module contains only a table. `ullage.recorded.message.figure` reads the figures that a row's patterns find, and
 `ullage.explaining.analysis.text.programs` explains the message, which it identifies by the row's `wording`.

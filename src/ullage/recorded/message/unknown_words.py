@@ -1,4 +1,4 @@
-"""Detection of out-of-memory errors whose wording is unknown, as opposed to text that only mentions memory.
+"""Detects out-of-memory errors of unknown form, and tells them apart from text that only mentions memory.
 
 A line counts as an error if it says that memory was lacking, has the form of an error, and gives no advice before that.
 The result is a guess: `ullage.recorded.message.log` uses it only for a text without a known message.

@@ -1,4 +1,4 @@
-"""The wordings with which PyTorch, its libraries and the operating system report that memory ran out.
+"""The out-of-memory messages of PyTorch, its libraries and the operating system.
 
 The table covers every wording of torch 2.0 to 2.15 and of the two versions before, and other errors that a shortage of
 memory may cause. `ullage.recorded.message` reads texts with this table. The wordings of other programs are in

@@ -1,4 +1,4 @@
-"""The repair of messages that a terminal has cut at its width: lines are joined, and the message is read again.
+"""Repairs messages that a terminal has wrapped: it joins the lines and parses the message again.
 
 The width of the terminal is unknown. So a joined message is used only if it has at least as many figures as the
 original text, or if the original text has no message that is certain.

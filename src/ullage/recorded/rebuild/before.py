@@ -274,7 +274,7 @@ class _StartLayout:
 
 
 def reserved_before(history: History, settings: Settings) -> list[Segment]:
-    """Return the segments that no entry of a history created, by address, without their blocks.
+    """Return the segments that existed before the recording, sorted by address, without their blocks.
 
     Starting with the state at the end, the entries are undone one by one. Ranges of addresses are tracked rather than
     segment starts, because an expandable segment can unmap pages in its middle, and a snapshot then shows its pieces as

@@ -1,4 +1,4 @@
-"""The reconstruction of a program from a history: the requests to the allocator that explain the recorded entries.
+"""Reconstructs the allocator operations of a recorded run from its trace entries.
 
 A snapshot contains no torch version, no capacity, no `record_stream` calls and no `empty_cache` calls. Each of them is
 inferred from the entries, or given by the caller, and named in `Rebuilt.notes`:

@@ -1,4 +1,4 @@
-"""The reader of files from torch.cuda.memory._dump_snapshot(), compressed or not, from any torch version since 2022.
+"""Reads memory snapshots written by torch.cuda.memory._dump_snapshot(), from any PyTorch version since 2022.
 
 These formats are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
 (torch.cuda.memory_snapshot()); files without `time_us`, without stacks or without traces; and files with unknown fields

@@ -1,4 +1,4 @@
-"""The forward line for memory that backward allocates, because autograd's threads have no Python frames.
+"""Finds the forward source line for memory that is allocated in backward, where no Python frames exist.
 
 Autograd runs operations in the reverse order of forward. If C++ frames name the operations (`AddmmBackward0::apply`,
 and in forward `at::_ops::addmm`), the n-th operation from the end of backward corresponds to the n-th of forward.

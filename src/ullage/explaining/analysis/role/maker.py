@@ -1,4 +1,4 @@
-"""The part of a training step that made an allocation, inferred from its stack.
+"""Infers from the call stack which part of a training step made an allocation.
 
 Only the names of PyTorch's own functions are used, as in torch 2.1 to 2.15. The innermost function decides: a model
 that is called within an optimizer's step (in a closure) is a forward pass.

@@ -1,4 +1,4 @@
-"""The role of every block of a recorded run, and how certain that role is.
+"""Infers the role of every block, such as parameter or gradient, and how certain it is.
 
 Two properties decide together: the part of the step that allocated the block (`maker`), and its lifetime (`life`). A
 block that a forward pass allocates and that is alive in backward is an activation. A block that an optimizer's step

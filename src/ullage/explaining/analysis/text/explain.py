@@ -1,4 +1,4 @@
-"""The explanation of an out-of-memory error from its message or a log: one cause, and figures that add up to the GPU.
+"""Explains an out-of-memory error from its message or a log.
 
 A message has sums but no addresses. It can show that enough memory was free, but not which blocks divide it. Every
 remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.analysis.explain` can prove remedies.

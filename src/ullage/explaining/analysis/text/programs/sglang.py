@@ -71,7 +71,7 @@ def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
+    """Explain SGLang's error "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
 
     The least share in the message is 1 - free after loading / free before. It includes memory that another program took
     meanwhile, but not the memory that SGLang reserves in addition to the weights.
