@@ -1,3 +1,1 @@
-"""The analysis of `ullage explain`. It shows what held memory, why a request failed, and what would have prevented the
-failure.
-"""
+"""The analysis behind `ullage explain`. It shows what held GPU memory, and why an allocation failed."""

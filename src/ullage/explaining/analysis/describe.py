@@ -1,4 +1,4 @@
-"""Turns an explanation into a printed report: the sections of the report, their order and their titles."""
+"""Turns an explanation of an out-of-memory failure into a printed report."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,14 @@ _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
+# A share of a role's bytes. The report shows a degree of certainty only if at least this share of the bytes has it.
 _WORTH_NAMING = 0.02
-"""A share of a role's bytes. The report shows a degree of certainty only if at least this share of the bytes has it."""
 _OF_THE_RUN = "The recorded run"
 _MORE = "All changes, segments and notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:
-    """Return the report of an explanation. The explanation can be that of a snapshot, an error log or a recorded
-    run.
-    """
+    """Return the report for an explanation of a snapshot, an error log or a recorded run."""
     if type(explanation) is not Explanation:
         # Imported here because an explanation of a snapshot does not need the patterns of error messages.
         from ullage.explaining.analysis.text.describe import describe_text
@@ -132,9 +130,6 @@ def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
 
 
 def _sureness(share: RoleShare) -> str:
-    """Return a text that says how certain the role of some memory is. If parts of the memory have different degrees of
-    certainty, the text has the number of bytes for each degree.
-    """
     if share.role is Role.UNKNOWN:
         return "not known"
     parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
@@ -145,7 +140,6 @@ def _sureness(share: RoleShare) -> str:
 
 
 def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
-    """Return the source lines that hold the most memory. One more entry has the sum of all other lines."""
     rest = holders[_HOLDERS_SHOWN:]
     if len(rest) < 2:
         return list(holders)
@@ -248,9 +242,6 @@ def _helps(explanation: Explanation) -> Table:
 
 
 def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
-    """Yield sentences about the changes that the table of remedies leaves out. They name the changes that help and
-    those that do not help, and say how many there are.
-    """
     others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
     if others:
         yield f"{len(others)} more {'change helps' if len(others) == 1 else 'changes help'}: {_names(others)}"
@@ -260,7 +251,6 @@ def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[st
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Return the names of remedies, separated by commas. If one setting has several values, they are joined by "|"."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
@@ -284,9 +274,6 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
 
 
 def _alternatives(explanation: Explanation) -> Section:
-    """Return the table for a run without a failed request. It shows how much memory the run would have reserved with
-    other settings.
-    """
     now = explanation.evidence["peak_reserved_bytes"]
     if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
         return Remarks(

@@ -1,4 +1,6 @@
-"""What holds memory at the failed request or at the peak: lines of user code, streams and private pools."""
+"""Shows which source lines, CUDA streams and private pools hold memory when an allocation fails, or at the memory
+peak.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,8 +23,8 @@ _OF_BACKWARD: Final[Mapping[Sureness, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineHolder:
-    """A source line, and the memory that it held at the failed request or at the peak. Sizes are in bytes after the
-    allocator's rounding.
+    """A source line and the memory that it held when the allocation failed, or at the memory peak. Sizes are in
+    bytes.
     """
 
     line: str
@@ -32,20 +34,22 @@ class LineHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMemory:
-    """The memory of one stream in one pool at the failed request or at the peak. Sizes are in bytes."""
+    """The memory of one CUDA stream in one pool when the allocation failed, or at the memory peak. Sizes are in
+    bytes.
+    """
 
     stream: int
-    """The handle of the stream, as PyTorch recorded it; 0 is the default stream."""
+    """The recorded handle of the CUDA stream. 0 is the default stream."""
     pool: int
-    """The ID of the private pool; 0 is the default pool."""
+    """The ID of the private pool. 0 is the default pool."""
     reserved_bytes: int
     allocated_bytes: int
     pending_bytes: int
-    """The bytes of blocks that this stream allocated and freed, but that other streams may still use."""
+    """The bytes that were freed on this stream but may still be used by other streams."""
 
 
 def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
-    """Return the source lines that held memory at the failed request or at the peak. The line with the most bytes comes
+    """Return the source lines that held memory when the allocation failed, or at the memory peak. The largest comes
     first.
     """
     sizes: Counter[str] = Counter()
@@ -60,9 +64,6 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return the forward source line of each block that was allocated in backward. It is the line whose operation
-    caused the allocation. Blocks without a known line are left out.
-    """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of
     found = {}
@@ -74,7 +75,9 @@ def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:
-    """Return the memory of each stream and pool at the failed request or at the peak, largest first."""
+    """Return the memory of each stream and pool when the allocation failed, or at the memory peak. The largest comes
+    first.
+    """
     blocks = recording.moment.blocks
     state = np.where(np.isin(blocks.key, list(recording.held_back)), State.WAITING, blocks.state)
     sizes: dict[tuple[int, int], Counter[State]] = {}

@@ -1,4 +1,4 @@
-"""The growth of memory from one recorded run to another, by line of the user's code and by annotation.
+"""Compares the memory of two recorded runs by source line and by annotation.
 
 Lines are matched by file, function and line number. If a file was edited between the runs, two further rules match
 lines of a function: lines that moved by the same distance, and the only line that is unmatched on both sides.
@@ -29,7 +29,7 @@ SCHEMA: Final = 1
 
 
 class Moment(StrEnum):
-    """The point in time at which two runs are compared."""
+    """The time at which two runs are compared: at the end, or at the memory peak."""
 
     END = "end"
     PEAK = "peak"
@@ -46,14 +46,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """The memory of one source line or annotation in both runs. It has the bytes after rounding and the number of
-    blocks.
-    """
+    """The memory of one source line in both runs, as bytes and as the number of blocks."""
 
     name: str
-    """The name of the source line in the second run. If the line holds memory only in the first run, it is the name in
-    the first run.
-    """
+    """The name of the source line, taken from the second run if it holds memory there."""
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -64,13 +60,13 @@ class LineChange:
 
     @property
     def grown_bytes(self) -> int:
-        """The growth in bytes from the first run to the second. It is negative if memory shrank."""
+        """The growth in bytes from the first run to the second. Negative if memory shrank."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One figure of the allocator in both runs, such as the reserved bytes or the number of segments."""
+    """One allocator statistic in both runs, such as the reserved bytes."""
 
     name: str
     before: int
@@ -81,7 +77,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """The comparison of the memory of two recorded runs. Source lines whose memory grew most come first."""
+    """The memory of two recorded runs, compared line by line. The line that grew most comes first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -90,17 +86,17 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The change of memory for each annotation. It is empty if neither run has annotations."""
+    """The change of memory for each annotation in the snapshots. Empty if there are none."""
     levels: tuple[Level, ...]
-    """The allocator's totals at the time that is compared: allocated, pending, cached, reserved, segments."""
-    overall: tuple[Level, ...]
-    """Totals that do not depend on `moment`. They are the allocated and reserved bytes at the end of each run, and the
-    allocated bytes at its peak. The peaks are missing if a run cannot be replayed, or if neither run has a trace.
+    """The allocator's totals in both runs: allocated, pending, cached and reserved bytes, and the number of
+    segments.
     """
+    overall: tuple[Level, ...]
+    """The allocated and reserved bytes at the end of each run, and the peak of allocated bytes if it is known."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this comparison as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this comparison as plain data for `json.dumps`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
@@ -112,7 +108,7 @@ def difference_of(
     moment: Moment = Moment.END,
     semantics: str | None = None,
 ) -> Difference:
-    """Compare two recorded runs, each summed over all of its devices.
+    """Compare two recorded runs. Each is summed over all of its devices.
 
     Args:
         before: the first run's histories, one for each device.
@@ -179,7 +175,6 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return a dictionary from source lines of the first run to the same lines of code in the second run."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -191,12 +186,9 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
     }
 
 
+# Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
+# shortest distance comes first.
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Return a dictionary that maps a function's line numbers in the first run to those in the second run.
-
-    Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
-    shortest distance comes first.
-    """
     found: dict[int, int] = {}
     before, after = set(before), set(after)
     while before and after:
@@ -236,9 +228,6 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most allocated bytes of each run, which is the sum of the peaks of its devices. Return an empty list
-    if a peak is unknown.
-    """
     if not any(len(history) for history in (*before, *after)):
         return []
     try:

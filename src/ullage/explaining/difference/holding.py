@@ -1,4 +1,4 @@
-"""The memory that a recorded run held at one time, by line of the user's code and by annotation."""
+"""Shows how much memory each source line and each annotation held at one time in a recorded run."""
 
 import re
 from bisect import bisect_right
@@ -20,9 +20,7 @@ UNNAMED: Final = "(no annotation)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of the user's code. It has the last two parts of the file's path, the function, and the line number. The
-    line number is 0 if it is not known.
-    """
+    """A line of user code: the file, the function, and the line number. The line number is 0 if unknown."""
 
     file: str
     function: str
@@ -34,9 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The memory of one source line or annotation. It has the allocated bytes after rounding and the number of
-    blocks.
-    """
+    """The memory of one source line or annotation, as bytes and as the number of blocks."""
 
     bytes: int = 0
     blocks: int = 0
@@ -47,24 +43,20 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentHolding:
-    """The memory that is allocated at one time, for each line and for each annotation. It also has the allocator's
-    totals. All sizes are in bytes.
-    """
+    """The memory that is allocated at one time, for each source line and annotation. Sizes are in bytes."""
 
     places: dict[Place, HeldBytes]
     annotations: dict[str, HeldBytes]
-    """The allocated bytes by annotation. The annotation is the label that the program gave an allocation. Without a
-    label, it is the innermost open named range. Empty if the run has neither labels nor named ranges.
-    """
+    """The allocated bytes by annotation: the label set by the program, or else the innermost open profiler range."""
     allocated_bytes: int
     pending_bytes: int
-    """The bytes of blocks that are freed, but that other streams may still use."""
+    """The freed bytes that other CUDA streams may still use."""
     reserved_bytes: int
     segments: int
 
     @property
     def cached_bytes(self) -> int:
-        """The reserved bytes that the allocator can use for new requests."""
+        """The reserved bytes that are free for new allocations."""
         return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
 
 
@@ -74,14 +66,12 @@ def holding_at_end(histories: Iterable[History]) -> MomentHolding:
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return the memory that each device had allocated at its own peak, summed over all devices. This replays the
-    run.
-    """
+    """Return the memory at each device's own peak, summed over all devices."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
-    """Return the most bytes that a device had allocated. This replays the run."""
+    """Return a device's peak of allocated bytes."""
     rebuilt = program_of(history, semantics=semantics)
     return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 
@@ -90,8 +80,8 @@ def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
 class _BlockAtMoment:
     bytes: int
     stack: int
+    # -1 if the block is older than the recording
     row: int
-    """The index of the trace entry that allocated the block. It is -1 if the block is older than the recording."""
 
 
 def _at_end(history: History) -> MomentHolding:
@@ -167,9 +157,6 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """Return the annotation of the trace entry that allocated a block. It is the entry's own metadata. Without
-    metadata, it is the innermost open named range.
-    """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
 
@@ -185,9 +172,6 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the times at which the innermost open named range changes, and the name of this range from each time
-    on.
-    """
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -1,4 +1,4 @@
-"""The reduction of a failing program by delta debugging, first over its allocations and then over their sizes.
+"""Shortens a failing list of operations by delta debugging: first it removes allocations, then it simplifies sizes.
 
 An allocation is removed together with its free. A function that the caller passes decides whether the rest still fails
 in the same way; this module knows nothing about causes or GPUs. Steps are tried in a fixed order, so the same program
@@ -26,14 +26,12 @@ _PROGRESS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A list of allocator operations: ALLOCATE, FREE and EMPTY_CACHE. The last operation is the request that fails.
-    Each of the others can be left out. A key identifies either an allocation and its free, or one EMPTY_CACHE.
-    """
+    """A list of allocations, frees and `empty_cache` calls. The last operation is the allocation that fails."""
 
     op: Column
     key: Column
     size: Column
-    """The number of bytes that each ALLOCATE requests. It has no meaning for other operations."""
+    """The requested bytes of each allocation. Other operations ignore it."""
     stream: Column
 
     def __len__(self) -> int:
@@ -41,36 +39,34 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys of all allocations and EMPTY_CACHE operations in order, without the last operation."""
+        """The IDs of all operations that can be left out, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations in this list. The one that fails is included."""
+        """The number of allocations in this list, including the failing one."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return the list with only some of its operations. `rows` has either their indices, or a boolean for each
+        """Return the list with only some of its operations. `rows` contains their indices, or a boolean for each
         operation.
         """
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return the list without the operations that have one of the given keys."""
+        """Return the list without the operations that have the given IDs."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return the list with a new size for one allocation. The allocation with the given key then requests
-        `size_bytes`.
-        """
+        """Return a copy of the list in which one allocation has a new size."""
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the number of bytes that the allocation with the given key requests. Return 0 for an EMPTY_CACHE."""
+        """Return the requested bytes of the allocation with the given ID. Return 0 for an `empty_cache` call."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return these operations as a `Program` that can be replayed. Keys are renumbered from 0."""
+        """Return these operations as a `Program`, which the allocator model can simulate."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -84,13 +80,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The result of the search for the shortest list of operations that still fails as required."""
+    """The shortest list of operations found that still fails as required."""
 
     sketch: Sketch
     trials: int
-    """The number of lists of operations that the search tested."""
+    """The number of lists that the search tested."""
     finished: bool
-    """Whether the search ended before the time limit. If it did, no single allocation can be left out of the list."""
+    """Whether the search finished before the time limit. If so, no operation of the list can be left out."""
 
 
 def shrink(
@@ -101,7 +97,7 @@ def shrink(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Shrunk:
-    """Make a sketch small: merge allocations, round sizes, and leave out each operation that the failure does not need.
+    """Shorten a failing list of operations: merge allocations, round sizes, and remove operations that are not needed.
 
     Args:
         sketch: a sketch for which `fails` returns true.
@@ -120,22 +116,18 @@ class _LateError(Exception):
 
 
 class _Search:
-    """A search that shortens a failing list of operations step by step. `best` is the shortest failing list so far."""
-
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
     ) -> None:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the search ended at the time limit."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps that shorten the list, until no step succeeds."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -151,7 +143,6 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Return whether a candidate list fails as required. If it does, it becomes the shortest list so far."""
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -165,9 +156,6 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out operations, first in large chunks, then in chunks of half the size, and finally one by one. At the
-        end, every remaining allocation is needed for the failure.
-        """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -180,7 +168,6 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Move allocations to the default stream: all together, or one stream after another."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -189,9 +176,6 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Replace consecutive allocations by one allocation of their total size. It is placed where the first or the
-        last of them was.
-        """
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -202,7 +186,6 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Replace any two allocations in the list by one allocation of their total size."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -223,16 +206,13 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of the allocations that can be left out of the list."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove each free without which the list still fails."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Replace the sizes of allocations by rounder sizes. The largest allocation comes first."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -242,9 +222,6 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield sizes close to the given size that are multiples of a larger unit. The size with the largest unit comes
-    first.
-    """
     for unit in _UNITS:
         if size % unit == 0:
             return

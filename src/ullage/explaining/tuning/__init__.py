@@ -1,3 +1,1 @@
-"""The search for the allocator settings with which a recorded run needs the least memory. The run is replayed with each
-setting.
-"""
+"""Searches for the allocator settings with which a recorded run needs the least memory. Each setting is simulated."""

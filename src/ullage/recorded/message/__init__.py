@@ -1,1 +1,1 @@
-"""Readers for out-of-memory messages of PyTorch and other programs. The text may be a single message or a log."""
+"""Reads out-of-memory messages of PyTorch and other programs, from a single message or a log."""

@@ -1,5 +1,4 @@
-"""The search for out-of-memory messages in a log of any length, with their line, their rank, and the user's line from
-the traceback.
+"""Finds the out-of-memory messages in a log of any length, with their ranks and source lines.
 
 The search reads text in pieces and keeps only the last of them. It does not handle files: the caller opens and decodes
 them.
@@ -18,14 +17,12 @@ from ullage.recorded.message.server_log import ServerLog, ServerMemory
 from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
+# A number of characters before an out-of-memory message. In this range, ullage searches for signs of the program that
+# wrote the log.
 _CONTEXT_CHARACTERS: Final = 6000
-"""A number of characters before an out-of-memory message. In this range, ullage searches for signs of the program that
-wrote the log.
-"""
+# A number of characters after an out-of-memory message, in the same line. In this range, ullage searches for signs of
+# the program that wrote the log.
 _ROW_CHARACTERS: Final = 200
-"""A number of characters after an out-of-memory message, in the same line. In this range, ullage searches for signs of
-the program that wrote the log.
-"""
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -50,10 +47,8 @@ _SIGNS: Final = {
     "wake_up": ("wake_up",),
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
 }
+# A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the
-error.
-"""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
@@ -87,13 +82,12 @@ _TAG: Final = re.compile(
 )
 _ENTITY: Final = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[\da-fA-F]{1,4});")
 _EMPHASIS: Final = re.compile(r"(\*\*|`)(\d[\d.,]{0,20} [KMGT]i?B)\1")
+# Matches markup that is cut off at the end of a piece of text. The markup is an escape sequence, a tag, an entity, or
+# Markdown emphasis around a figure.
 _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""Matches markup that is cut off at the end of a piece of text. The markup is an escape sequence, a tag, an entity, or
-Markdown emphasis around a figure.
-"""
 _LONGEST_MARKUP: Final = 320
 
 
@@ -115,24 +109,20 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """An out-of-memory message, and its place in the log."""
+    """An out-of-memory message and its place in the log."""
 
     message: Message
     row: int
-    """The line number of the out-of-memory message in the log, counted from 1."""
+    """The line number of the message in the log, counted from 1."""
     rank: str | None = None
-    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812". None
-    if there is none.
-    """
+    """The rank label at the start of the message's line, such as "rank3", or None."""
     place: str | None = None
-    """The innermost line of the user's code in the traceback, as file and line number. Only the last two parts of the
-    file's path are kept.
-    """
+    """The innermost line of user code in the traceback, as file and line number."""
     statement: str | None = None
-    """The source code of the innermost line of the user's code in the traceback."""
+    """The source code of the innermost user line in the traceback."""
     context: tuple[str, ...] = ()
-    """Names of `_SIGNS`. They say which program wrote the log and what it was doing. They are derived from the lines
-    before the message.
+    """Names that say which program wrote the log and what it was doing. They are found in the lines before the
+    message.
     """
     server: ServerMemory | None = None
     """The memory figures that a model server, such as vLLM, logged before this message."""
@@ -140,9 +130,7 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory. It is used only if the text has no known
-    out-of-memory message.
-    """
+    """The first place where a text mentions running out of memory. It is used if no known message is found."""
 
     row: int
     text: str
@@ -150,9 +138,7 @@ class Mention:
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return the out-of-memory messages of a text in order. At most a thousand messages with the same beginning are
-    returned.
-    """
+    """Return the out-of-memory messages of a text in order. At most a thousand of the same form are returned."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
@@ -213,7 +199,6 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory message that can be read only after lines that a terminal has cut are joined."""
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -222,7 +207,6 @@ def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory error with an unknown wording in a text."""
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
@@ -250,10 +234,8 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
     return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
 
 
+# If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text of a log without markup: color codes of a terminal, tags and entities of a web page, and Markdown
-    emphasis. If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
-    """
     rest = ""
     for piece in pieces:
         text = rest + piece
@@ -282,9 +264,6 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read a model server's memory figures from the complete lines in a part of a log. Return the position of the first
-    incomplete line.
-    """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
         return begin
@@ -316,10 +295,8 @@ def _rank(mark: re.Match[str] | None) -> str | None:
     return mark["rank"] or mark["worker"] or mark["part"] or f"task {mark['task']}"
 
 
+# The search goes upward, so the first frame it finds is the innermost.
 def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
-    """Search the traceback above the line at `begin` for the user's code. The search goes upward, so the first frame it
-    finds is the innermost.
-    """
     below, is_pointed_at, apart, end = "", False, 0, begin - 1
     for _ in range(_MOST_ROWS):
         at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1

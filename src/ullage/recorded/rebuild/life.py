@@ -1,4 +1,4 @@
-"""Matches recorded frees with recorded allocations, by the trace entries at each address."""
+"""Matches the recorded frees with the recorded allocations at the same address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,16 +15,14 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The trace entries that allocate or free blocks. Each entry comes with the previous entry at the same address,
-    which determines what the entry means.
-    """
+    """The trace entries that allocate or free blocks, each with the previous entry at the same address."""
 
     row: Column
-    """The indices of all trace entries that allocate or free a block. They are sorted by address, and then by time."""
+    """The indices of the trace entries that allocate or free a block, sorted by address and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The action of the previous trace entry at the same address. It is -1 for the first entry."""
+    """The action of the previous trace entry at the same address, or -1."""
     previous_row: Column
 
     @classmethod
@@ -49,14 +47,14 @@ class BlockLives:
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the indices of the trace entries that free a block without a recorded allocation."""
+        """Return the trace entries that free a block whose allocation was not recorded."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return, for each trace entry that frees a block, the entry with which the block's memory becomes reusable.
+        """Return, for each free, the trace entry after which the block's memory can be reused.
 
-        That is the free itself, or the later entry that completes the free; if no entry completes it, it is `length`,
-        the number of trace entries.
+        It is the free itself, or a later entry that completes the free. If no entry completes it, the result is
+        `length`.
         """
         found = np.arange(length)
         found[self.row[self.action == Action.FREE_REQUESTED]] = length

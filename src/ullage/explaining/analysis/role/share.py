@@ -1,6 +1,4 @@
-"""The memory of each role at the failed request or at the peak, and how certain the roles are. Also has advice on how
-to reduce the largest role.
-"""
+"""Adds up memory by role, such as gradients or activations, and advises how to reduce the largest one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +9,8 @@ from ullage.base.block_role import Role
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.role import RoleColumns, Sureness
 
+# A share of allocated memory. The heading of a report names the largest role only if it has at least this share.
 _MOST: Final = 0.4
-"""A share of allocated memory. The heading of a report names the largest role only if it has at least this share."""
 _CHANGES: Final[Mapping[Role, str]] = {
     Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this GPU reduce them; a smaller batch does not",
     Role.GRADIENTS: "frozen parameters (LoRA) have none; a smaller batch does not reduce them",
@@ -25,9 +23,7 @@ _CHANGES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleShare:
-    """The memory of a role at the failed request or at the peak. Sizes are in bytes after rounding. All roles add up to
-    the allocated bytes.
-    """
+    """The memory of one role, such as gradients, when the allocation failed or at the memory peak."""
 
     role: Role
     bytes: int
@@ -38,13 +34,13 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty that most bytes of this role have."""
+        """The degree of certainty that this memory has this role."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the memory of each role at the failed request or at the peak, largest first. Return nothing if no role is
+    """Return the memory of each role, such as gradients or activations, largest first. Return nothing if no role is
     known.
     """
     sizes: Counter[tuple[Role, Sureness]] = Counter()
@@ -71,9 +67,6 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
 
 
 def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
-    """Return the largest role and its percentage of the allocated memory. Return None if the percentage is too low or
-    if the role is a guess.
-    """
     total = sum(share.bytes for share in roles)
     if not roles or roles[0].bytes < _MOST * total:
         return None
@@ -84,15 +77,13 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return the end of a heading that names the largest role, such as ", 65 % ACTIVATIONS". It is empty if no role is
-    large enough.
-    """
+    """Return the end of a report's heading, such as ", 65 % ACTIVATIONS". It names the largest role."""
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence on how to reduce the largest role. It is empty if no role is large enough."""
+    """Return a sentence on how to reduce the largest kind of memory, such as activations."""
     found = _most(roles)
     if found is None:
         return ""

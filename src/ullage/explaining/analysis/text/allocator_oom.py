@@ -1,4 +1,4 @@
-"""Verdicts on PyTorch's own out-of-memory errors, based on the figures in the message."""
+"""Explains PyTorch's own out-of-memory errors from the figures in the message."""
 
 from dataclasses import replace
 from typing import Final
@@ -13,13 +13,13 @@ from ullage.recorded.message.message import Message
 _MOST_NAMED: Final = 3  # the number of other processes that are listed by ID
 _NOTABLE_ONE_IN: Final = 10  # 1 / 10 of the GPU's memory: the least use by other processes that deserves a verdict
 _ROUNDING_BYTES: Final = 16 * MIB
+# The largest single allocation that Intel's driver allows by default, in bytes.
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
-"""The largest single allocation that Intel's driver allows by default, in bytes."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
 def judge_allocator(message: Message, account: Account | None, *, libraries_bytes: int = CONTEXT_BYTES) -> TextVerdict:
-    """Return the verdict on a request that PyTorch's allocator could not satisfy.
+    """Return the explanation of an allocation that PyTorch's allocator could not satisfy.
 
     Args:
         message: the message.
@@ -92,16 +92,12 @@ def _held(message: Message) -> int:
 
 
 def _room(message: Message) -> int:
-    """Return the largest possible capacity. It is PyTorch's memory plus the free memory. If these are not known, it is
-    the GPU's total memory.
-    """
     if message.free_bytes is not None:
         return _held(message) + message.free_bytes
     return message.total_bytes or 0
 
 
 def _without_free(message: Message, requested: int) -> TextVerdict:
-    """Return the verdict on a message that does not say how much GPU memory was free."""
     total, held = message.total_bytes, _held(message)
     if total is None:
         return _bare(message)
@@ -157,7 +153,6 @@ def _intel_largest(requested: int) -> TextVerdict:
 
 
 def _limit(message: Message) -> TextVerdict | None:
-    """Return the verdict on an allocator limit below the GPU's memory size. Return None without such a limit."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     requested, allowed, free = message.requested_bytes, message.allowed_bytes, message.free_bytes
     if allowed is None or held is None or requested is None or held + requested + _ROUNDING_BYTES <= allowed:
@@ -228,9 +223,6 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict that memory outside PyTorch is the cause. Return None if this memory would not have been
-    enough for the request. With `most`, also return None if it is less than PyTorch's own memory.
-    """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
     least = max(account.reserved_bytes, notable) if most else notable
@@ -265,9 +257,6 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
 
 def _numbers(message: Message, account: Account) -> str:
-    """Return the process IDs of other processes as text in brackets. The process with the most memory comes first. The
-    text is empty if the message lists no processes.
-    """
     listed = [process for process in message.other_processes if process.number != account.own_number]
     listed.sort(key=lambda process: -process.used_bytes)
     named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
@@ -385,8 +374,8 @@ def _apple(message: Message) -> TextVerdict:
 
 
 def judge_preempted(message: Message) -> TextVerdict:
-    """Return the verdict on a request that PyTorch refused without asking the driver (`throw_on_cudamalloc_oom`, torch
-    2.12).
+    """Return the explanation of an allocation that PyTorch refused before asking the driver (`throw_on_cudamalloc_oom`,
+    torch 2.12).
     """
     held, allowed, requested = message.reserved_bytes, message.allowed_bytes, message.requested_bytes
     if (limit := _limit(message)) is not None:

@@ -1,4 +1,4 @@
-"""The explanation of an out-of-memory error from its message or a log: one cause, and figures that add up to the GPU.
+"""Explains an out-of-memory error from its message or a log.
 
 A message has sums but no addresses. It can show that enough memory was free, but not which blocks divide it. Every
 remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.analysis.explain` can prove remedies.
@@ -25,21 +25,17 @@ from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
 _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
+# A number of bytes that exceeds the memory of any machine.
 _MOST_BYTES: Final = 1 << 50
-"""A number of bytes that exceeds the memory of any machine."""
+# A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL.
 _MOST_BEYOND_THE_CARD_BYTES: Final = 512 * GIB
-"""A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL."""
+# The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its unit.
 _TOLERANCE: Final = 0.01
-"""The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its
-unit.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """The cause of the failure for one of several ranks, workers or GPUs. It is based on the error message of that
-    rank.
-    """
+    """Why one of several ranks, workers or GPUs ran out of memory, according to its own error message."""
 
     rank: str
     message: Message
@@ -54,7 +50,7 @@ class TextExplanation(Explanation):
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The verdict for each rank that ran out of memory. It is empty if only one rank did."""
+    """The cause for each rank that ran out of memory. Empty if only one rank did."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -67,8 +63,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
-    """Explain the messages that `ullage.recorded.message.log.scan` found in a log. The explanation is for the first
-    message that is certainly about memory.
+    """Explain the out-of-memory messages of a log. The first message that is certainly about memory is explained.
 
     Raises:
         UsageError: `messages` is empty.
@@ -117,7 +112,6 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank, based on its own error message. Return nothing if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -130,9 +124,6 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Yield notes that say how many ranks ran out of memory, and which ranks have a different cause than the first
-    one.
-    """
     if not ranks:
         return
     least = "at least " if together.rest.failures else ""
@@ -173,9 +164,6 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures that the message contains or that follow from it. They are in bytes unless the name says
-    otherwise.
-    """
     figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,
@@ -206,9 +194,7 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message with impossible figures. Return None if the figures are possible. The size of the
-    request is not checked, because a wrong shape can request more memory than any machine has.
-    """
+    """Return the explanation of a message with impossible memory figures, or None if they are possible."""
     why = _why(message, server)
     if why is None:
         return None

@@ -1,6 +1,4 @@
-"""Verdicts on errors that do not come from PyTorch's allocator. They come from CUDA, its libraries, host memory or the
-address space.
-"""
+"""Explains memory errors from outside PyTorch's allocator: CUDA, its libraries, host memory and address space."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,6 +21,8 @@ _NAMES: Final = {
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
 }
+# The verdict on errors of the Vulkan driver. PyTorch does not use this driver, but other programs allocate GPU memory
+# from it.
 _VULKAN: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -31,9 +31,7 @@ _VULKAN: Final = TextVerdict(
     remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
     notes=("other programs may use the GPU, including the desktop",),
 )
-"""The verdict on errors of the Vulkan driver. PyTorch does not use this driver, but other programs allocate GPU memory
-from it.
-"""
+# The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log.
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -52,7 +50,7 @@ _KERNEL_DRIVER: Final = TextVerdict(
         "dmesg -T shows the adjacent lines of the system log, and so the programs that ran",
     ),
 )
-"""The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
+# The verdict on a failed NVML query. PyTorch asks NVML for the GPU's processes only if the driver refused a request.
 _WITHOUT_NVML: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -65,9 +63,6 @@ _WITHOUT_NVML: Final = TextVerdict(
         "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
-"""The verdict on a failed NVML query. PyTorch asks NVML for the GPU's processes only if the driver refused a
-request.
-"""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -79,7 +74,7 @@ _WARNED: Final = TextVerdict(
 
 
 def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
-    """Return the verdict on a message that does not come from PyTorch's allocator.
+    """Return the explanation of a message that does not come from PyTorch's allocator.
 
     Args:
         message: the message.
@@ -163,9 +158,6 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
 
 
 def _level_zero(message: Message) -> TextVerdict:
-    """Return the verdict on an error of Intel's driver (Level Zero) if PyTorch did not recognize it as an out-of-memory
-    error.
-    """
     less = estimate(
         "a smaller batch, image or model", "Intel's driver often returns this error when GPU memory runs out"
     )

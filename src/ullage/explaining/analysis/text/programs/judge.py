@@ -1,7 +1,4 @@
-"""Selects the function that returns the verdict on another program's message. For PyTorch's errors in such a program,
-it selects the program's settings as remedies. The keys are the names of wordings in
-`ullage.recorded.message.program_wording`.
-"""
+"""Selects the function that explains an out-of-memory message of another program, such as vLLM."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,27 +58,27 @@ _INSTEAD: Final = {
     "CuPy": libraries.CUPY_FREE,
     "another framework": others.SMALLER,
 }
+# The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server.
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server."""
 
 
 def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message of another program. Return None if the program is not known."""
+    """Return the explanation of a message of another program, or None if the program is not known."""
     judge = _JUDGES.get(message.wording)
     return judge(message, server) if callable(judge) else judge
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return the most bytes that libraries normally hold outside PyTorch's allocator. The number is larger if the log
-    is from a model server.
+    """Return the most memory that libraries normally hold outside PyTorch's allocator. It is larger for model
+    servers.
     """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
-    are settings of this program.
+    """Explain an error of PyTorch, CUDA or a library. If it came from a known program, the advice names that program's
+    settings.
     """
     if found.message.kind not in _OF_THE_CARD:
         return verdict
