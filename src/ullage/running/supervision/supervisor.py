@@ -51,7 +51,7 @@ class Ending:
 
 
 def environment_as_given() -> dict[str, str]:
-    """Return the environment of the user's command without the variables of ullage."""
+    """Return the environment that the user's command would have without `ullage run`."""
     environment = dict(os.environ)
     with suppress(OSError):  # /proc may not exist
         given = {entry.partition(b"=")[0] for entry in Path("/proc/self/environ").read_bytes().split(b"\0")}
