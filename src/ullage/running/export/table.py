@@ -88,7 +88,7 @@ class Drain:
         return rows
 
     def commit(self) -> None:
-        """Mark the samples that `rows` returned last as written."""
+        """Mark the samples of the last call of `rows` as written."""
         self._positions |= self._next
 
 

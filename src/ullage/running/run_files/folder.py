@@ -196,7 +196,7 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 
 def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:
-    """Return the free memory of a GPU at the highest reserved memory of the process, in bytes.
+    """Return how many bytes of a GPU were free when the process had reserved the most memory.
 
     The result is negative if other processes allocated memory later.
 

@@ -18,7 +18,7 @@ _TICK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """The used memory of one GPU over all processes, in bytes, at three times."""
+    """The used memory of one GPU in bytes: before a function ran, when it ended, and after its process ended."""
 
     index: int
     name: str
@@ -52,7 +52,7 @@ class DriverCheck:
 
 
 def prove(process: int, before: DriverCount, note: dict[str, Any] | None) -> DriverCheck:
-    """Query the driver after the process has ended, and return the used memory at all three times.
+    """Query the driver after the process has ended. Return the used memory before, during and after the function.
 
     Args:
         process: the ID of the process.

@@ -174,7 +174,7 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path from a variable that holds the most additional memory. None if no path holds more than before."""
+    """Return the path from a variable to the object that holds the most additional memory. None if there is none."""
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
         for path, (blocks, n_bytes) in after.items()

@@ -13,7 +13,7 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of minimums that are merged into one. Four minimums over 8 steps make one over 32 steps."""
+"""Four minimums over 8 steps are merged into one over 32 steps, and so on."""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
@@ -43,9 +43,9 @@ class Floor:
     bytes: int
     blocks: int
     step: int
-    """The last of these training steps, counted over all phases."""
+    """The index of the last of these training steps, counted over all phases."""
     phase_steps: int
-    """The last of these training steps, counted in this phase only."""
+    """The number of steps of this phase up to the last of these training steps."""
     inside_bytes: int
     inside_blocks: int
     """The number of memory blocks that this phase has added so far."""
@@ -102,9 +102,10 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete the minimum over the latest 8 steps, and those over 32 steps, 128 steps and so on if they are due.
+        """Compute the lowest memory over the latest 8 steps. If they are complete, also compute it over 32 steps and
+        more.
 
-        Return how many minimums were completed.
+        Return how many minimums were computed.
         """
         floor = Floor(
             bytes=self._bytes,
@@ -143,7 +144,9 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the latest minimums rose, and whether blocks (True) or bytes (False) rose."""
+        """Return how often in a row the lowest memory has risen. Also return True if the number of blocks rose, or
+        False if the bytes rose.
+        """
         by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
         is_by_blocks = by_blocks >= min(enough, by_bytes)
         return by_blocks if is_by_blocks else by_bytes, is_by_blocks
@@ -172,11 +175,11 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return the number of latest minimums at which the number of blocks rose each time."""
+        """Return how often in a row the lowest number of blocks has risen."""
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return the number of latest minimums at which the bytes rose by similar amounts each time."""
+        """Return how often in a row the lowest number of bytes has risen by similar amounts."""
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
         while count > 1:

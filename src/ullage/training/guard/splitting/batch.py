@@ -296,7 +296,7 @@ class Cutter:
         return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
     def select(self, batch: Any, part: BatchPart) -> Any:
-        """Return one part of a batch, in new containers."""
+        """Return one part of a batch in new lists, tuples and dicts."""
         if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)

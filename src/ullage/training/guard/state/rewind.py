@@ -29,9 +29,7 @@ from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
-"""Additions to gradients. Each is a pair of the parameter's index and the gradient's version counter before the
-addition.
-"""
+"""Pairs of a parameter's index and a gradient's version counter. Each pair stands for one addition to a gradient."""
 
 
 class Rewind:
@@ -271,7 +269,9 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set the gradients to None to which a failed attempt has added. Return whether there were any."""
+        """If a failed attempt has added to a gradient, set the gradient to None. Return whether there was such a
+        gradient.
+        """
         for index, _ in finished:
             self.parameters[index].grad = None
         return bool(finished)
