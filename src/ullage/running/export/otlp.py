@@ -38,7 +38,7 @@ class OtlpSender:
     """Sends metrics to an OpenTelemetry collector. If the collector does not respond, the user gets one message."""
 
     def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
-        """Check the URL; nothing is sent yet.
+        """Check the URL without sending anything.
 
         Args:
             url: the URL of the collector, such as http://localhost:4318; /v1/metrics is appended to a URL without a

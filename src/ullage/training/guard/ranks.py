@@ -41,7 +41,7 @@ class Ranks:
     """The ranks that train one model together. Each rank has one such object."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
-        """Create the process group in which the ranks agree; every rank has to call this.
+        """Create a process group for the communication of the ranks. Every rank has to call this.
 
         Raises:
             UsageError: the DDP model has a communication hook, or was created with static_graph=True. Neither works,

@@ -43,7 +43,7 @@ class Monitor:
         holders: bool = True,
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create a monitor for a device; it reads no statistics before the first step.
+        """Create a monitor for a device. It reads nothing before the first step.
 
         Args:
             device: a CUDA device; by default the current device.

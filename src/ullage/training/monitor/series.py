@@ -59,7 +59,7 @@ class Series:
     """The lowest allocated memory of a phase over every 8 steps, every 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
-        """Create an empty series of floors (lowest allocated memory) for one phase.
+        """Create an empty series for one phase.
 
         Args:
             of_all: the bytes and the blocks that were added between consecutive samples of the same phase, summed over
