@@ -1,3 +1,1 @@
-"""The command `ullage doctor`: which settings of this machine are wrong for PyTorch and GPU memory, and how to fix
-them.
-"""
+"""The command `ullage doctor` finds settings of this machine that cause problems with PyTorch or GPU memory."""

@@ -1,7 +1,6 @@
-"""Checks of the allocator settings: which text is in force, which settings PyTorch rejects, which have no effect.
+"""Checks the settings of PyTorch's allocator (`PYTORCH_CUDA_ALLOC_CONF`).
 
-`recorded.settings` defines which environment variable counts. The options without effect were tested on the allocator
-itself. Settings that a program changes later are not visible here.
+It finds settings that PyTorch rejects and settings that have no effect.
 """
 
 import re
@@ -25,17 +24,16 @@ from ullage.recorded.settings import (
 from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch, Weight
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
+# A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
+# letters are wrong.
 _LEAST_SIMILARITY: Final = 0.93
-"""A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
-letters are wrong.
-"""
 _CHANGED_BY_PROGRAM: Final = (
     "A program that calls torch._C._accelerator_setAllocatorSettings also changes the allocator settings."
 )
 
 
 def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about the settings of PyTorch's allocator."""
+    """Yield the problems in the settings of PyTorch's allocator."""
     yield from _misspelt(facts)
     given = {name: facts.environment[name] for name in VARIABLES if name in facts.environment}
     text, torch = text_in_force(facts), facts.torch
@@ -55,11 +53,7 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def text_in_force(facts: MachineFacts) -> str:
-    """Return the text of the allocator settings that are in force.
-
-    This is the text that the allocator has read. If it has not read its settings yet, it is the text that it would
-    read.
-    """
+    """Return the settings string that PyTorch's allocator uses, such as "expandable_segments:True"."""
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
     return settings_in_force(facts.environment, _semantics(facts.torch))[0]
@@ -87,10 +81,6 @@ def _semantics(torch: Torch | None) -> str:
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """Return the error text for allocator settings that PyTorch rejects. None for valid settings.
-
-    The text is PyTorch's own. If PyTorch did not check the settings, it comes from ullage's parser.
-    """
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
         return said
@@ -104,9 +94,7 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """Return the parsed allocator settings. If PyTorch accepts the text but ullage's parser rejects it, return the
-    default settings.
-    """
+    # PyTorch may accept options that ullage's parser does not know
     try:
         return parse_settings(text, semantics=_semantics(torch))
     except SettingsError:
@@ -114,7 +102,6 @@ def _settings_of(text: str, torch: Torch | None) -> Settings:
 
 
 def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
-    """Yield a finding about environment variables whose allocator settings have no effect."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return

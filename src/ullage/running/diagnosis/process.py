@@ -1,6 +1,6 @@
-"""Facts about a process from /proc: its name and owner, and whether it and its parent are running.
+"""Reads facts about a process from /proc, such as its name and its owner.
 
-ullage does not read command lines and environments. It cannot see the names of processes in other containers.
+Names of processes in other containers are not available.
 """
 
 import os
@@ -15,7 +15,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_of(pid: int, used_bytes: int | None) -> CardProcess:
-    """Return the facts about the process with this ID. `used_bytes` is the GPU memory that it holds."""
+    """Return the facts about a process. `used_bytes` is the GPU memory that it uses."""
     try:
         name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
         owner = (_PROC / str(pid)).stat().st_uid
@@ -38,8 +38,8 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
     Args:
         pid: the process ID.
-        started: a time at which the process was already running, in seconds since 1970. A process that was started
-            later is another process with the same ID.
+        started: a time at which the process was already running, in seconds since 1970. A process that started later is
+            another process with the same ID.
     """
     try:
         fields = _fields_of(pid)
@@ -51,10 +51,7 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
-    """Return whether a parent process adopts orphaned processes.
-
-    In a container, the process with the ID 1 may be such a process, or it may be the training itself.
-    """
+    # In a container, process 1 may adopt orphaned processes, or it may be the training itself.
     try:
         is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
     except OSError:
@@ -63,11 +60,10 @@ def _is_reaper(parent: int, *, is_worker: bool) -> bool:
 
 
 def _parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the ID of the parent process, and the ID of the process group."""
     fields = _fields_of(pid)
     return int(fields[1]), int(fields[2])
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the process name. The name may contain any character."""
+    # The process name comes first and may contain any character.
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""An endpoint for Prometheus that returns the memory of a run's processes. Each scrape reads their live files."""
+"""An HTTP endpoint from which Prometheus reads the memory of a run's processes."""
 
 import socket
 import socketserver
@@ -19,9 +19,7 @@ _LOCAL: Final = "127.0.0.1"
 
 
 class Endpoint(Collector):
-    """Answers scrapes of Prometheus. The port is bound when this object is created. Scrapes are answered after the
-    first call of `update`.
-    """
+    """An HTTP endpoint for Prometheus. The constructor binds the port, and `update` starts the server."""
 
     def __init__(self, address: str) -> None:
         """Bind the port.
@@ -55,14 +53,14 @@ class Endpoint(Collector):
         return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
 
     def update(self, folder: Path) -> None:
-        """Start to answer scrapes with the current metrics of a run's processes. `folder` is the folder of the run."""
+        """Start to answer requests with the metrics of a run. `folder` is the folder of the run."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
 
     def finish(self, folder: Path) -> None:
-        """Do nothing. The endpoint remains available while ullage explains the run, and ends with this process."""
+        """Do nothing. The endpoint remains available until this process ends."""
 
     def close(self) -> None:
         """Release the port."""
@@ -87,7 +85,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """Ignore clients that have disconnected."""
 
     def server_bind(self) -> None:
-        """Bind the port without looking up the host name over the network, as `http.server` would."""
+        # `http.server` would look up the host name over the network
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -96,7 +94,6 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
-    """The time limit for a client's request, in seconds."""
 
     def log_message(self, *_: Any) -> None:
         """Write no log, because standard error belongs to the user's script."""

@@ -1,4 +1,4 @@
-"""Reads the memory of every GPU that the process uses, at the end of each training step."""
+"""Measures the memory of each GPU at the end of each training step."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,28 +14,25 @@ from ullage.running.run_files.facts import RunCard, RunPeak
 from ullage.running.run_files.live import Sample
 from ullage.training.ownership.block import line_of
 
+# ullage searches for the source line of a new peak if it is this many times the last searched peak.
 _NEW_PEAK_RATIO: Final = 1.01
-"""ullage searches for the source line of a new peak if it is this many times the last searched peak."""
 _MOST_SOUGHT: Final = 4
 IN_BACKWARD: Final = "in backward"
-"""The text in place of a source line for allocations without Python stack frames. Nearly always, threads of `backward`
-make such allocations.
-"""
+"""The text that replaces a source line for allocations without Python stack frames. Nearly all occur in `backward`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The peak of allocated bytes in a device's memory history, and the source line that reached this peak."""
+    """The peak of allocated bytes in a memory history, and the source line that reached it."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the peak of allocated bytes in each device's memory history, and the source line that reached it.
+    """Return the peak of allocated bytes on each device, and the source line that reached it.
 
-    The history is read backwards, because the allocated bytes are known only at its end. 10^5 entries take about a
-    second.
+    The history is read backwards, because only its final number of allocated bytes is known.
     """
     traces = torch._C._cuda_memorySnapshot(None)["device_traces"]
     found = {}
@@ -60,25 +57,21 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """Reads GPU memory statistics. Any thread may call `ask_driver`. All other methods must be called in one thread."""
+    """Measures GPU memory. All methods except `ask_driver` must be called in one thread."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The largest share of memory that was in use on any GPU since the previous sample."""
+        """The largest share of any GPU's memory that was in use since the previous sample."""
         self.allocations = 0
-        """The number of allocations on all GPUs since the previous memory sample."""
+        """The number of allocations on all GPUs since the previous sample."""
         self._meter = PeakMeter()
+        # Maps each GPU to its bytes that are in use but not reserved by this process, as of the last query of the
+        # driver.
         self._outside: dict[int, int] = {}
-        """Maps each GPU to its bytes that are in use but not reserved by this process, as of the last query of the
-        driver.
-        """
+        # Maps each GPU to the memory limit of this process, in bytes. The limit is read only when the driver is
+        # queried: scripts set it once, and reading it takes a tenth of the time of a sample.
         self._limits: dict[int, int] = {}
-        """Maps each GPU to the memory limit of this process, in bytes.
-
-        The limit is read only when the driver is queried. Scripts set it once, and reading it takes a tenth of the time
-        of a sample.
-        """
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
@@ -89,11 +82,11 @@ class Gauge:
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
-        """Yield a memory sample of every GPU that the process uses.
+        """Yield a memory sample of each GPU that the process uses.
 
         Args:
-            step: the index of the last completed step.
-            is_end: whether that step has just ended. A new peak then belongs to that step, otherwise to the next one.
+            step: the index of the last completed training step.
+            is_end: whether that step has just ended. A new peak then belongs to it, otherwise to the next step.
         """
         now = time()
         self.share, self.allocations = 0.0, 0
@@ -128,7 +121,7 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the latest statistics of a device. Their peak is the highest peak of the run."""
+        """Return the current memory statistics of a device, with the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
@@ -141,7 +134,7 @@ class Gauge:
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak needs a search for its source line."""
+        """The devices with a new peak whose source line is not yet known."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
@@ -154,9 +147,7 @@ class Gauge:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up the source lines of the peaks in PyTorch's memory history. The history does not contain the lines of
-        older peaks.
-        """
+        """Look up the source lines of the latest peaks in PyTorch's memory history."""
         devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
@@ -170,9 +161,7 @@ class Gauge:
                 self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
-        """Query NVML for the used memory of each GPU, and PyTorch for the memory limits. This creates no CUDA
-        context.
-        """
+        """Read the used memory of each GPU from the driver, without creating a CUDA context."""
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
             with asked() as nvml:
@@ -192,12 +181,12 @@ class Gauge:
 
 @cache
 def cards() -> tuple[RunCard, ...]:
-    """Return the GPUs that PyTorch sees in this process. This creates no CUDA context."""
+    """Return the GPUs of this process, without creating a CUDA context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 
 def limit_bytes(card: RunCard) -> int:
-    """Return the bytes of a GPU that the process may reserve. A script can change this limit."""
+    """Return the memory that the process may reserve on a GPU, in bytes."""
     fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
     return int(card.total_bytes * fraction(card.index))
 

@@ -1,5 +1,1 @@
-"""Reads and writes the files of `ullage run`: memory samples, facts about processes, and folders of out-of-memory
-errors.
-
-This package does not import torch.
-"""
+"""Reads and writes the files of `ullage run`. This package does not import torch."""

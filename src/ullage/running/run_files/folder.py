@@ -1,4 +1,4 @@
-"""The folder of `ullage run`. It contains the files of the processes, and a folder for each out-of-memory error."""
+"""Reads the folder of a run. It contains a file for each process and a folder for each out-of-memory error."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SNAPSHOT: Final = "snapshot.pickle"
 ENVIRONMENT: Final = "environment.json"
 REPORT: Final = "report.txt"
 PAGE: Final = "report.html"
-"""The file name of the HTML report in the folder of an out-of-memory error."""
+"""The name of the HTML report in the folder of an out-of-memory error."""
 _MOST_JSON_BYTES: Final = 16 << 20
 
 
@@ -35,14 +35,12 @@ class RunProcess:
 
     @property
     def told_steps(self) -> int:
-        """The number of training steps that were complete when the process last wrote its facts. `facts.steps` may be
-        larger.
-        """
+        """The number of completed training steps when the process last wrote its facts."""
         return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak of allocated memory of this process, in bytes. All its devices are compared."""
+        """The highest peak of allocated memory on any device of this process, in bytes."""
         return max((peak.bytes for peak in self.facts.peaks), default=0)
 
 
@@ -55,7 +53,7 @@ class OomEvidence:
 
     @property
     def snapshot(self) -> Path | None:
-        """The path of the allocator's snapshot. None if the snapshot is incomplete."""
+        """The path of the memory snapshot. None if the snapshot is incomplete."""
         path = self.folder / SNAPSHOT
         return path if path.is_file() else None
 
@@ -66,7 +64,7 @@ class OomEvidence:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if it is unknown."""
+        """The process ID. None if it is unknown."""
         facts = self._told("facts", dict) or {}
         pid = facts.get("pid")
         return pid if isinstance(pid, int) else None
@@ -88,27 +86,21 @@ class OomEvidence:
 
     @property
     def line(self) -> str | None:
-        """The line of the user's code that requested memory or called `backward`, such as "train.py:33". None if it is
-        unknown.
-        """
+        """The line of the user's code that requested the memory, such as "train.py:33". None if it is unknown."""
         return self._told("line", str)
 
     @property
     def is_in_backward(self) -> bool:
-        """Whether memory ran out in a call of `backward`. The attribute `line` is then the line of this call."""
+        """Whether memory ran out in `backward`. The attribute `line` is then the line that called `backward`."""
         return self._told("is_in_backward", bool) or False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the process that affect memory and were recorded."""
+        """The recorded environment variables that affect memory."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 
     def _told(self, name: str, *kinds: type[T]) -> T | None:
-        """Return a value that the process wrote at the out-of-memory error.
-
-        Return None if the value is missing, or has another type because the file was changed.
-        """
         value = self.surroundings.get(name)
         return cast(T, value) if type(value) in kinds else None
 
@@ -119,14 +111,13 @@ class RunFolder:
 
     folder: Path
     processes: tuple[RunProcess, ...]
-    """The processes of the run that have used a GPU, sorted by rank."""
+    """The processes that have used a GPU, sorted by rank."""
     evidence: tuple[OomEvidence, ...]
     """The folders of out-of-memory errors, oldest first."""
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Return the content of a run's folder. The path may also be that of an error's folder in it. Incomplete files are
-    skipped.
+    """Read the folder of a run, or of one of its out-of-memory errors. Skip incomplete files.
 
     Raises:
         UsageError: the folder is not that of a run.
@@ -157,7 +148,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder looks like the folder of a run. Only file names and file sizes are checked."""
+    """Return whether a folder looks like the folder of a run, judged by file names and sizes."""
     with os.scandir(folder) as entries:
         return any(
             (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
@@ -168,10 +159,9 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(live: Live) -> RunFacts:
-    """Return the facts about a process. If its memory samples are newer, the facts are updated from them.
+    """Return the facts about a process, updated with its latest memory sample.
 
-    A process that is killed, crashes or calls os._exit does not write facts at its end. Its samples include its last
-    step.
+    A process that is killed does not write its final facts, but its samples include the last step.
     """
     facts = RunFacts.from_json(live.facts)
     peaks = {peak.device: peak for peak in facts.peaks}
@@ -186,7 +176,7 @@ def facts_of(live: Live) -> RunFacts:
 
 
 def shown(path: Path) -> Path:
-    """Return a path as text for reports. A path inside the current folder is shown relative to it."""
+    """Return a path for display. It is relative if it is inside the current folder."""
     try:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     except FileNotFoundError:  # the current folder was deleted
@@ -206,16 +196,15 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 
 def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:
-    """Return the bytes of a GPU that were free at the highest reserved memory, counting CUDA contexts and other
-    processes.
+    """Return how many bytes of a GPU were free when the process had reserved the most memory.
 
     The result is negative if other processes allocated memory later.
 
     Args:
         card: the GPU of the sample.
-        last: the latest sample.
+        last: the latest memory sample.
         most_reserved_bytes: the largest number of bytes that the process had reserved.
-        used_bytes: the used memory of the GPU that the driver reports now; by default the value in the sample.
+        used_bytes: the used memory of the GPU according to the driver; by default the value in the sample.
     """
     used = last.used_bytes if used_bytes is None else used_bytes
     others = max(0, used - last.reserved_bytes)  # 0 if the driver was never queried

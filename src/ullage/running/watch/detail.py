@@ -1,6 +1,4 @@
-"""The lower part of the screen of `ullage watch`, as lines of text. It shows one of three pages: one process, all GPUs
-with their processes, or the help.
-"""
+"""The lower part of the screen of `ullage watch`: one process, all GPUs, or the help."""
 
 import itertools
 import socket
@@ -62,7 +60,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Return the lines about one process. A plot of its memory fills the lines that remain up to `height`."""
+    """Return the lines about one process, with a plot of its memory. `height` is the number of lines."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]
@@ -75,7 +73,7 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Return the lines about all GPUs, each with all processes that use it."""
+    """Return the lines about all GPUs and the processes on them."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
         texts.append(Text.assemble((f"GPU {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
@@ -91,7 +89,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Return the lines of the help of `ullage watch`, which explains keys and terms."""
+    """Return the lines of the help page."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -99,9 +97,7 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Return a text that says that a GPU is emulated, or that only the files of processes report it. Empty for all
-    other GPUs.
-    """
+    """Return a text that says that a GPU is emulated or that the driver does not report it. Empty for other GPUs."""
     return " (emulated)" if card.is_emulated else " (as reported by its processes)" if card.is_hearsay else ""
 
 
@@ -121,7 +117,6 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Join pieces of text into one text. A line break is possible only between the pieces."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -196,7 +191,7 @@ def _of_holder(holder: CardHolder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return how many characters of a text fit on a line. Some characters take two cells of the terminal."""
+    # some characters take two cells of the terminal
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1
@@ -204,15 +199,15 @@ def _fitting(text: str, width: int) -> int:
 
 
 def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, moves: bool) -> list[Text]:
-    """Draw memory levels as columns of block characters, with the limit as a line.
+    """Draw values as a bar chart of block characters, with the memory limit as a line.
 
     Args:
-        values: the levels in bytes, oldest first.
+        values: the values in bytes, oldest first.
         limit_bytes: the limit in bytes; 0 if it is unknown.
-        width: the number of characters in a row, including the axis.
+        width: the width in characters, including the axis.
         height: the number of rows, at least 2.
-        moves: whether to draw the latest levels, one per column; otherwise all levels are drawn, and each column shows
-            the highest level of its span.
+        moves: whether to draw only the latest values, one per column; otherwise each column shows a maximum over some
+            values.
     """
     cells = max(1, width - _AXIS)
     shown = list(values[-cells:]) if moves or len(values) <= cells else _spans(values, cells)
@@ -244,7 +239,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Return whether the plot shows the memory limit. It does so if the limit is close enough to the plotted values."""
+    """Return whether the memory limit is close enough to the values to be drawn."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

@@ -1,4 +1,4 @@
-"""Draws the screen of `ullage watch` as lines of text, for a given size. Other modules handle keys and the terminal."""
+"""Draws the screen of `ullage watch` as lines of text."""
 
 import time
 from dataclasses import dataclass
@@ -45,12 +45,12 @@ class Page(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """The user's choices for the screen of `ullage watch`, such as the selected process."""
+    """What the user has selected on the screen of `ullage watch`, such as a process."""
 
     width: int
     height: int
     chosen: int = 0
-    """The index of the selected process in the list of processes."""
+    """The index of the selected process."""
     page: Page = Page.PROCESS
     is_whole: bool = False
     is_paused: bool = False
@@ -59,15 +59,15 @@ class Display:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenPicture:
-    """The lines that fill a screen."""
+    """The lines of a screen."""
 
     lines: tuple[Text, ...]
     most_scroll: int
-    """The lower part of the screen can be scrolled by this many lines."""
+    """The maximum number of lines by which the lower part of the screen can be scrolled."""
 
 
 def draw(view: View, display: Display) -> ScreenPicture:
-    """Draw the screen of `ullage watch` with exactly `display.height` lines. No line is wider than `display.width`."""
+    """Draw the screen of `ullage watch` with exactly `display.height` lines of at most `display.width` characters."""
     width = max(1, display.width)
     head = [_head(view, display, width), *_cards(view, display, width), *_processes(view, display, width)]
     foot = Text(next((one for one in _FOOTERS if len(one) <= width), "q quit"[:width]), style="reverse")
@@ -119,9 +119,6 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """Return the length of the bar next to a GPU's name, in characters. If no space is left for the bar, the name is
-    shortened.
-    """
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 
@@ -210,7 +207,7 @@ def _mark(scroll: int, room: int, count: int, width: int) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Shorten a text in the middle if it is too long. Names differ mostly at their ends."""
+    """Shorten a text by leaving out its middle, because names differ mostly at their ends."""
     if len(text) <= width:
         return text
     if width < 3:

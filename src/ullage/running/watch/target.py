@@ -1,4 +1,4 @@
-"""What `ullage watch` watches: everything on this machine, a process and its children, or the folder of a run."""
+"""Finds the processes and runs that `ullage watch` shows."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What the user has asked `ullage watch` to show: a process, a folder, or everything if neither is set."""
+    """The process or folder that the user wants to watch. If neither is set, everything is shown."""
 
     pid: int | None = None
     folder: Path | None = None
@@ -24,17 +24,17 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """The folders of runs, and the processes, that `ullage watch` currently shows."""
+    """The processes and the folders of runs that `ullage watch` shows."""
 
     folders: tuple[Path, ...] = ()
-    """The folders of runs."""
+    """The paths of the runs' folders."""
     subject: str
     notes: tuple[str, ...] = ()
     is_over: bool = False
 
 
 def target_of(text: str | None) -> Target:
-    """Return the process or folder that an argument of `ullage watch` names: a process ID, or the folder of a run.
+    """Parse the argument of `ullage watch`: a process ID, or the folder of a run.
 
     Raises:
         UsageError: the process or folder does not exist, or the folder has no file of a run.
@@ -61,7 +61,7 @@ def target_of(text: str | None) -> Target:
 
 
 def find(target: Target) -> FoundRuns:
-    """Return the folders and processes that currently belong to the user's choice."""
+    """Return the processes and the folders of runs that match the user's argument."""
     if target.folder is not None:
         return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
     if target.pid is None:
@@ -70,9 +70,7 @@ def find(target: Target) -> FoundRuns:
 
 
 def runs_here() -> dict[Path, list[int]]:
-    """Return the folder of every run in which processes of this user are running. The values are the IDs of these
-    processes.
-    """
+    """Return the folders of the user's active runs. Each key is a folder, and its value has the process IDs."""
     found: dict[Path, list[int]] = {}
     for pid in _numbers():
         folder = _folder_of(pid)
@@ -104,10 +102,6 @@ def _of_process(pid: int) -> FoundRuns:
 
 
 def _folder_of(pid: int) -> Path | None:
-    """Return the folder of the run to which a process belongs. It is read from the environment of the process.
-
-    Return None if the process does not belong to a run, or if its environment cannot be read.
-    """
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None

@@ -1,4 +1,4 @@
-"""The data that `ullage watch` shows at one point in time. It depends neither on its sources nor on how it is drawn."""
+"""The data that `ullage watch` shows at one point in time."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 SCHEMA: Final = 1
 RUNS: Final = "runs"
 GONE: Final = "gone"
-"""The state of a process that ended without recording its end. It was killed, or it called `os._exit`."""
+"""The state of a process that was killed or called `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +15,12 @@ class CardHolder:
 
     pid: int
     name: str
-    """The name of the process. Empty if this user or container cannot see the process."""
+    """The name of the process. Empty if it is not visible to this user."""
     used_bytes: int | None
     """The GPU memory that the process uses, in bytes. None if the driver does not report it."""
     is_ours: bool
     is_watched: bool = False
-    """Whether `ullage run` records this process. ullage then has figures from inside the process."""
+    """Whether `ullage run` records this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,37 +31,31 @@ class CardRow:
     name: str
     total_bytes: int
     used_bytes: int
-    """The used bytes of the GPU. They include all processes and their CUDA contexts."""
+    """The used memory of the GPU over all processes, in bytes."""
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether the driver does not report this GPU, but the files of processes do. It is emulated, is on another
-    machine, or has no driver on this machine.
-    """
+    """Whether the driver does not report this GPU, for example because it is emulated or on another machine."""
 
     @property
     def hidden_bytes(self) -> int:
-        """The used bytes of the GPU that belong to no visible process: CUDA contexts, other containers, other users."""
+        """The used memory of the GPU that belongs to no visible process, in bytes."""
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A process's memory on one device, as reported by PyTorch's allocator in the process."""
+    """The memory of one process on one device, as reported by PyTorch's allocator."""
 
     index: int
-    """PyTorch's index of the device. The driver may use a different index."""
+    """The index of the device in PyTorch, which may differ from the driver's."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
-    """The bytes that the process may reserve."""
+    """The memory that the process may reserve, in bytes."""
     headroom_bytes: int
-    """The free memory that remains: the process's limit minus the highest reserved bytes, CUDA contexts and other
-    processes.
-
-    The limit is the GPU's total memory unless the process has a lower one.
-    """
+    """The memory that was still free when the process had reserved the most memory, in bytes."""
     peak_bytes: int
     """The peak of allocated bytes on the device since the run began."""
     peak_step: int
@@ -69,13 +63,11 @@ class DeviceRow:
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest training steps, in bytes, oldest first. A script without steps has a peak for each
-    second.
-    """
+    """The peak of each of the latest training steps, in bytes, oldest first."""
     peak_steps: tuple[int, ...]
-    """The training step of each element of `peaks`. In a script without steps, all are equal."""
+    """The training step of each element of `peaks`."""
     overview: tuple[int, ...]
-    """The peaks over the whole run, in bytes. Each peak covers the same number of training steps."""
+    """The peaks over the whole run, in bytes. Each element covers the same number of training steps."""
 
     @property
     def cached_bytes(self) -> int:
@@ -84,7 +76,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A process that `ullage run` has started and that writes a live file."""
+    """A process that `ullage run` records."""
 
     pid: int
     command: str
@@ -94,22 +86,19 @@ class Inside:
     rank: int | None
     world_size: int | None
     state: str
-    """The state that the process has written into its file ("runs", "ended", "failed", "out of memory"), or `GONE`."""
+    """The state of the process: "runs", "ended", "failed", "out of memory", or `GONE`."""
     is_alive: bool
     steps: int
     step_seconds: float | None
     quiet_seconds: float | None
-    """The seconds since the process last wrote its file of memory samples. None if it never wrote the file."""
+    """The seconds since the process last wrote a memory sample. None if it never did."""
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """Pairs of a role, such as parameters, and its bytes over all devices. The largest comes first.
-
-    The role "the rest" is the remaining allocated memory.
-    """
+    """Pairs of a role (such as "parameters") and its memory in bytes, the largest first."""
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The paths of the folders of out-of-memory errors, for `ullage explain`."""
+    """The paths of the folders that were written at out-of-memory errors."""
     recording: str = ""
     """Whether PyTorch's memory history is recorded, and why."""
     is_emulated: bool = False
@@ -122,16 +111,16 @@ class View:
     time: float
     """The time at which the data was collected, in seconds since 1970."""
     subject: str
-    """A text that describes what `ullage watch` shows."""
+    """A description of what the user watches."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences that say what `ullage watch` cannot see, and why."""
+    """Sentences about what cannot be shown, and why."""
     is_over: bool = False
     """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain data for JSON. Only the latest peak of each device is included."""
+        """Return the data as a dictionary that `json.dumps` accepts."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes

@@ -1,4 +1,4 @@
-"""Functions that check the arguments of a batch sampler: item lengths, whole numbers, and the rank."""
+"""Checks the arguments of a batch sampler."""
 
 import contextlib
 import operator
@@ -12,7 +12,7 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""The maximum length of an item. Real items are far shorter. With this limit, sums of lengths fit into 64 bits."""
+"""The maximum length of an item. Sums of such lengths fit into 64 bits."""
 _BRIEF_CHARACTERS: Final = 80
 
 
@@ -55,7 +55,7 @@ def _array_of(lengths: list[Any]) -> npt.NDArray[Any]:
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Convert a whole number of any integer type to an int.
+    """Convert an integer of any type to an `int`, and check its range.
 
     Raises:
         UsageError: the value is not a whole number, or it is out of range.
@@ -94,6 +94,6 @@ def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
 
 
 def brief(value: object) -> str:
-    """Return the `repr` of a value, cut to 80 characters for an error message."""
+    """Return the `repr` of a value, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}..."

@@ -1,1 +1,1 @@
-"""`ullage.Guard` runs training steps. If GPU memory runs out, it undoes the step and retries it."""
+"""`ullage.Guard` runs training steps. If GPU memory runs out, it undoes and retries the step."""

@@ -1,4 +1,4 @@
-"""The event log of a guard. It has one entry for each out-of-memory error."""
+"""The out-of-memory errors that a guard has handled."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _EVENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A record of one out-of-memory error, and of what the guard did about it."""
+    """One out-of-memory error, and what the guard did about it."""
 
     step: int
     """The index of the `Guard.step` call in which memory ran out. The first call is 1."""
@@ -22,15 +22,11 @@ class Event:
     action: str
     message: Message
     items: int | None = None
-    """The number of items that did not fit: those of the batch, or of one part of a split batch. None if it is
-    unknown.
-    """
+    """The number of items that did not fit: a whole batch or a part of it. None if it is unknown."""
     parts: int = 1
     """The number of parts into which the guard now splits the batch. It is 1 for a whole batch."""
     remark: str = ""
-    """A warning for the user: how the result of the retried step may differ from a step without an error. Empty if it
-    cannot differ.
-    """
+    """A warning if the retried step may give a different result. Otherwise empty."""
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes
@@ -41,10 +37,7 @@ class Event:
 
 
 class EventLog:
-    """The events of a guard, in the order in which they occurred.
-
-    The log holds no reference to the guard, so that it does not keep the guard alive.
-    """
+    """A list of the out-of-memory errors that a guard has handled, oldest first."""
 
     def __init__(self, log: Callable[[str], Any]) -> None:
         self.events: deque[Event] = deque(maxlen=_EVENTS)
@@ -53,21 +46,21 @@ class EventLog:
         self._pending: list[str] = []
 
     def add(self, event: Event) -> None:
-        """Append an event, and call the user's log function with one line about it."""
+        """Append an event, and pass one line about it to the user's log function."""
         self.events.append(event)
         self.log(str(event))
 
     def add_pending(self, stage: str, action: str, message: Message) -> None:
-        """Append an event, but do not log it before the next call of `log_pending`.
+        """Append an event that is logged later, in `log_pending`.
 
-        The user's log function may raise an error. Such an error must not interrupt the optimizer's step.
+        The user's log function may raise an error, which must not interrupt the optimizer's step.
         """
         event = Event(step=self.step, stage=stage, action=action, message=message)
         self.events.append(event)
         self._pending.append(str(event))
 
     def log_pending(self) -> None:
-        """Call the user's log function with one line for each event that `add_pending` has appended."""
+        """Pass one line to the user's log function for each event that was appended with `add_pending`."""
         lines, self._pending = self._pending, []
         for line in lines:
             self.log(line)

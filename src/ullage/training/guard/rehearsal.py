@@ -1,8 +1,4 @@
-"""Runs the heaviest step of a training run before training starts, and then undoes it.
-
-The rehearsal shows how much memory the run needs. It leaves segments in PyTorch's cache into which the largest shapes
-fit.
-"""
+"""Runs the training step that needs the most memory before training starts, and undoes it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,23 +21,23 @@ _LOG_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The result of `Guard.rehearse`: the heaviest batch, and the memory that its step needed."""
+    """The result of `Guard.rehearse`: the batch that needs the most memory, and its peak."""
 
     batches: int
-    """The number of batches that were compared to find the heaviest one."""
+    """The number of batches among which the heaviest was chosen."""
     items: int | None
     length: int
-    """The number of elements that one item has in the heaviest batch's largest tensor: tokens of a sequence, or pixels
-    of an image.
+    """The number of elements of one item in the largest tensor of the batch: tokens of a sequence, or pixels of an
+    image.
     """
     parts: int
-    """The number of parts into which the heaviest batch has to be split."""
+    """The number of parts into which the guard has to split the batch."""
     has_tried_optimizers: bool
-    """Whether the rehearsal allocated the state and the temporary tensors of all optimizers. It can do so only for
-    PyTorch's own optimizers.
+    """Whether memory for the optimizers' steps was allocated too. This is possible only for optimizers of
+    `torch.optim`.
     """
     peak_allocated_bytes: int | None
-    """PyTorch's peak of allocated memory in this process, in bytes. None without a CUDA device."""
+    """The peak of allocated memory in this process, in bytes. None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:
@@ -76,7 +72,7 @@ def rehearse(
     cost: Cost | None,
     log: Callable[[str], Any],
 ) -> Rehearsal:
-    """Find the heaviest batch, run its step without the optimizer's writes, and restore everything.
+    """Run the step of the heaviest batch without changing parameters, and restore everything else.
 
     Raises:
         UsageError: `batches` is empty, or holds lengths and `batch_of` is missing.
@@ -149,7 +145,6 @@ def _heaviest_of(
 
 @contextmanager
 def _everything_kept(ladder: Ladder) -> Iterator[None]:
-    """Restore random number states, buffers and gradients when this context ends."""
     gradients = [parameter.grad for parameter in ladder.rewind.parameters]
     for parameter in ladder.rewind.parameters:
         parameter.grad = None

@@ -1,3 +1,1 @@
-"""`ullage.isolated` runs a function in a separate process. All memory that the function uses is freed when the process
-ends.
-"""
+"""`ullage.isolated` runs a function in a separate process, so that all its memory is freed afterwards."""

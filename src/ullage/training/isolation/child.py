@@ -1,8 +1,7 @@
-"""The process in which `ullage.isolated` runs a function: it reads the call, runs the function, and writes the answer.
+"""The separate process of `ullage.isolated`. It reads the function and its arguments, and sends the result back.
 
-`isolated` starts it with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are parcels
-(`transfer`). The note of the answer describes its value: {"kind": "result" | "error" | "refused", ...}. Nothing is
-written to CHANNEL: it closes when the process ends.
+Its command-line arguments are four file descriptors: CHANNEL LIFELINE CALL ANSWER. The function and the result are
+sent through shared memory files. CHANNEL closes when the process ends.
 """
 
 import faulthandler
@@ -31,13 +30,10 @@ class _ClosedError(BaseException):
 
 
 class _Reply:
-    """The result or error of the user's function. It is sent to the parent process once."""
-
     def __init__(self, file: int) -> None:
         self._file = file
         self._identity = file_behind(file)
         self.count = False
-        """Whether the result is sent together with the used GPU memory that the driver reports."""
 
     def result(self, value: Any) -> None:
         try:
@@ -67,9 +63,7 @@ class _Reply:
 
 
 def main() -> None:
-    """Run the function call that the command-line arguments describe. Then run the exit handlers, and end the process
-    without unloading modules.
-    """
+    """Run the function that the parent process has sent, and end this process."""
     tie_to_parent()
     channel, call, given = (int(number) for number in sys.argv[2:5])
     for number in (channel, call, given):
@@ -118,10 +112,7 @@ def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
 
 
 def _inherit_card() -> None:
-    """Emulate the GPU that the parent process emulates.
-
-    Usually, sitecustomize has done this already. It does not run if Python was started with a flag such as -I or -S.
-    """
+    # Usually, sitecustomize has done this already. It does not run if Python was started with a flag such as -I or -S.
     # These imports take half of the start time of this process, so they are skipped without an emulated GPU.
     from ullage.base.errors import TorchMissingError
     from ullage.gpu.emulator.emulate import inherit
@@ -131,9 +122,7 @@ def _inherit_card() -> None:
 
 
 def _publish() -> None:
-    """Copy the objects of the parent's `__main__` module into this process's `__main__`. pickle and torch.save look for
-    them there.
-    """
+    # pickle and torch.save look for the parent's objects in `__main__`
     main = vars(sys.modules["__main__"])
     for found in gc.get_objects():
         if issubclass(type(found), type | FunctionType):

@@ -1,4 +1,4 @@
-"""The findings of `ullage.Monitor`, and their text. The module `judge` makes the findings."""
+"""The reports of `ullage.Monitor` about memory that has risen."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Final
 from ullage.base.units import text_of_bytes
 
 ENOUGH_STEPS: Final = 50
-"""The number of training steps within which the monitor finds a leak."""
+"""The number of training steps within which a leak is found."""
 
 
 class FindingKind(StrEnum):
@@ -16,51 +16,41 @@ class FindingKind(StrEnum):
     LEAK = "leak"
     """The memory that stays allocated after each step grows from step to step."""
     GROWTH_ENDED = "growth that ended"
-    """Memory grew from step to step and then stopped growing. Examples are a buffer that is full and a list that was
-    cleared.
-    """
+    """Memory grew from step to step and then stopped growing, for example because a buffer is full."""
     WARM_UP = "warm-up"
-    """Memory rose once and then stayed at that level. Examples are optimizer state, a workspace, and a copy of the
-    weights.
-    """
+    """Memory rose once and then stayed constant, for example because the optimizer created its state."""
     LONGER_BATCH = "longer batch"
-    """The peak of memory rose. The memory that stays allocated after each step did not."""
+    """The memory peak rose, but the memory after each step did not."""
     FRAGMENTATION = "fragmentation"
-    """Reserved memory rose, but the peak of allocated memory did not. The unused reserved memory is in pieces that are
-    too small to be used.
-    """
+    """Reserved memory rose, but the peak of allocated memory did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorFinding:
-    """One finding of a `Monitor`: which memory rose, since which step, and why."""
+    """A report of `Monitor`: which memory rose, since which step, and why."""
 
     kind: FindingKind
     """The reason why memory has risen."""
     phase: str
     """The phase in which memory rose: "train", or the name that was passed to `Monitor.phase`."""
     step: int
-    """The training step at which the monitor made the finding. All phases are counted together, and the first step
-    is 1.
-    """
+    """The training step at which the rise was found, counted over all phases. The first step is 1."""
     since_step: int
-    """The step since which memory rose."""
+    """The training step since which memory rose."""
     until_step: int | None = None
-    """The step at which the monitor found that the growth had stopped. None if memory still grows."""
+    """The step at which the growth had stopped. None if memory still grows."""
     bytes_per_step: int = 0
-    """The average growth in bytes per step. It is 0 if memory does not grow from step to step."""
+    """The average growth in bytes per step. It is 0 if memory rose only once."""
     total_bytes: int = 0
     """The total growth in bytes."""
     line: str | None = None
-    """The line of the user's code that allocated most of the additional memory, such as "project/train.py:41". None if
-    it is unknown.
+    """The source line that allocated most of the additional memory, such as "project/train.py:41". None if it is
+    unknown.
     """
     lines: tuple[tuple[str, int], ...] = ()
-    """All source lines whose memory grows, each with its growth in bytes per step. The fastest line comes first."""
+    """All source lines whose memory grows, with the growth in bytes per step, the fastest first."""
     holder: str | None = None
-    """The path from a variable to the object that holds the additional memory. None if the monitor did not search for
-    it or did not find it.
-    """
+    """The path from a variable to the object that holds the additional memory. None if it is unknown."""
 
     @property
     def is_leak(self) -> bool:
@@ -68,7 +58,7 @@ class MonitorFinding:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the user should act on this finding: it is a leak or fragmentation."""
+        """Whether the user should act, because memory leaks or is fragmented."""
         return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:

@@ -1,1 +1,1 @@
-"""`ullage.owners` lists the Python objects that hold GPU memory. `ullage.release` frees the memory of objects."""
+"""`ullage.owners` lists the Python objects that hold GPU memory. `ullage.release` frees their memory."""

@@ -1,4 +1,4 @@
-"""Frees the memory of objects that variables still refer to. Any later use of such an object raises an error."""
+"""Frees the memory of tensors and modules that variables still refer to. Later use of them raises an error."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +18,7 @@ _GONE: Final = "ullage.release() has freed its device memory; create the object 
 
 
 def empty(tensor: Tensor) -> None:
-    """Free the memory of a tensor's storage. A later read of the tensor or of a view of it raises an error."""
+    """Free the memory of a tensor. Reading it or a view of it raises an error afterwards."""
     if not tensor.is_cuda:
         return
     with suppress(RuntimeError, NotImplementedError):  # raised by layouts and wrappers that consist of other tensors
@@ -32,17 +32,16 @@ def empty(tensor: Tensor) -> None:
 
 
 def empty_storage(storage: torch.UntypedStorage) -> None:
-    """Free the memory of a storage on a CUDA device. Set the text of the error that later reads raise."""
+    """Free the memory of a storage on a CUDA device. Reading it raises an error afterwards."""
     if storage.device.type == "cuda":
         storage.resize_(0)
         torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
 
 
 def empty_optimizer(optimizer: Optimizer) -> None:
-    """Clear an optimizer's state, and make its next step raise an error.
+    """Clear an optimizer's state. Its next step raises an error.
 
-    The caller has to free the tensors of the state. If the optimizer wraps another optimizer, the caller has to call
-    this function for that one.
+    The caller has to free the tensors of the state.
     """
     variables = instance_dict(optimizer) or {}
     state = variables.get("state")
@@ -53,7 +52,7 @@ def empty_optimizer(optimizer: Optimizer) -> None:
 
 
 def mark(module: nn.Module) -> None:
-    """Make a module whose memory was freed raise an error when it is called. Free the gradient buckets of DDP."""
+    """Make a module raise an error when it is called, because its memory was freed."""
     is_parallel = is_of(module, (DistributedDataParallel,))
     if is_parallel:
         drop_buckets(module)
@@ -65,7 +64,7 @@ def mark(module: nn.Module) -> None:
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Return the parameters and buffers of a module itself, without those of its submodules."""
+    """Return the parameters and buffers of a module, without those of its submodules."""
     if is_of(module, (torch.jit.ScriptModule,)):
         return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     tables = (table_of(module, "_parameters"), table_of(module, "_buffers"))

@@ -1,7 +1,6 @@
-"""A breadth-first search over the references between Python objects, as the garbage collector reports them.
+"""Searches Python objects along their references, breadth first, as reported by `gc.get_referents`.
 
-It reads the references of each object (`gc.get_referents`) and runs none of the object's code: no `__getattr__`, no
-property, no `__eq__`. Only the first path to an object is kept, so it is named after the nearest variable.
+None of the objects' code is run. Only the first path to each object is kept.
 """
 
 import gc
@@ -14,6 +13,7 @@ import numpy as np
 
 from ullage.training.ownership.safe_inspection import held_by
 
+# The types of objects whose references are not followed. These objects cannot refer to a tensor.
 _LEAVES: Final = frozenset(
     {
         str, int, float, bool, complex, bytes, bytearray, type(None), type(...), type(NotImplemented), range,
@@ -21,40 +21,32 @@ _LEAVES: Final = frozenset(
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
     }
 )  # fmt: skip
-"""The types of objects whose references are not followed. These objects cannot refer to a tensor."""
 
 
 class Reach:
-    """The objects that a search has found, each with the object that refers to it.
+    """The objects that a search has found, and the object that refers to each of them.
 
-    The search keeps these objects alive. Call `drop_references()` before you check which objects are still alive.
+    The search keeps these objects alive until `drop_references()` is called.
     """
 
     def __init__(self, sought: Callable[[type], str | None]) -> None:
-        """Create an empty search, which records the indices of objects of some types.
-
-        `sought` returns a name for such a type, and None for any other type.
-        """
+        # `sought` returns a name for each type whose objects are recorded, and None for all other types
+        # Maps the name that `sought` has returned for a type to the indices of the objects of this type.
         self.found: dict[str, list[int]] = defaultdict(list)
-        """Maps the name that `sought` has returned for a type to the indices of the objects of this type."""
         self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
+        # -1 for an object at which the search began
         self.parents: list[int] = []
-        """The index in `objects` of the object that refers to each object. It is -1 for an object at which the search
-        began.
-        """
         self._places: dict[int, int] = {}
         self.ignore(self, self.__dict__, *self.__dict__.values())
 
     def ignore(self, *ones: object) -> None:
-        """Exclude objects from the search. An example is the search itself, because it refers to everything that it has
-        found.
-        """
+        """Exclude objects from the search."""
         self._places.update((id(one), -1) for one in ones)
 
     def unknown(self, ones: Iterable[Any]) -> list[Any]:
-        """Return the given objects that the search has neither found nor excluded."""
+        """Return the objects that the search has neither found nor excluded."""
         places = self._places
         return [one for one in ones if id(one) not in places]
 
@@ -62,9 +54,7 @@ class Reach:
         return self._places.get(id(one), -1) >= 0
 
     def add(self, one: object, parent: int = -1) -> int | None:
-        """Add an object to the search, and return its index in `objects`. Return None if the object had been found
-        before.
-        """
+        """Add an object to the search. Return its index, or None if it was found before."""
         if id(one) in self._places:
             return None
         place = self._places[id(one)] = len(self.objects)
@@ -76,7 +66,6 @@ class Reach:
         return place
 
     def _list_of(self, kind: type) -> list[int] | None:
-        """Return the list of indices for objects of this type. None if such objects are not recorded."""
         if kind not in self._lists:
             name = self._sought(kind)
             self._lists[kind] = self.found[name] if name is not None else None
@@ -84,9 +73,7 @@ class Reach:
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
-        """Search all objects to which the objects at these indices refer, directly or indirectly. Skip the objects
-        whose `id` is in `closed`.
-        """
+        """Search all objects that can be reached from these indices. `closed` has the `id`s of objects to skip."""
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
@@ -117,7 +104,7 @@ class Reach:
         self._lists.clear()
 
     def chain_of(self, place: int) -> list[int]:
-        """Return the indices of the objects on the path from the start of the search to the given object."""
+        """Return the indices of the objects on the path from the start of the search to an object."""
         chain = [place]
         while self.parents[chain[-1]] >= 0:
             chain.append(self.parents[chain[-1]])

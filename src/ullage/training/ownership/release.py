@@ -1,4 +1,4 @@
-"""`ullage.release` frees the device memory of objects that variables still refer to, and measures the result."""
+"""`ullage.release` frees the GPU memory of objects that variables still refer to."""
 
 import gc
 import sys
@@ -32,27 +32,26 @@ from ullage.training.ownership.storage import parts_of_tensor
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The result of `ullage.release`: PyTorch's memory before and after the release, summed over all devices."""
+    """The result of `ullage.release`: the memory before and after, summed over all devices."""
 
     before_bytes: int
     after_bytes: int
-    """The bytes that are still allocated after the release. The rows of `remaining` sum to this number."""
+    """The bytes that are still allocated after the release."""
     reserved_bytes: int
-    """The bytes that PyTorch's allocator still reserves after the release. They are allocated or cached."""
+    """The bytes that PyTorch still reserves after the release."""
     pooled_bytes: int
-    """The reserved bytes in private pools. A pool is freed together with its CUDA graph or its `torch.cuda.MemPool`."""
+    """The reserved bytes in private pools. A CUDA graph or a `torch.cuda.MemPool` owns each pool."""
     outside_bytes: int
-    """The bytes that the driver reports as used outside PyTorch's allocator.
+    """The used bytes outside PyTorch's allocator, according to the driver.
 
-    They belong to libraries such as NCCL, to other processes, and to this process's CUDA context. The context is freed
-    when the process ends.
+    They belong to libraries such as NCCL, to CUDA contexts, and to other processes.
     """
     remaining: Holdings
-    """The holders of the memory that is still allocated after the release."""
+    """The objects that still hold memory after the release."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether PyTorch has no allocated and no reserved memory on any device."""
+        """Whether PyTorch has no allocated or reserved memory on any device."""
         return self.after_bytes == 0 and self.reserved_bytes == 0
 
     def __str__(self) -> str:
@@ -151,9 +150,6 @@ def _drop(released: ReleasedParts) -> None:
 
 
 def _drop_gradients(tensors: list[Tensor]) -> None:
-    """Drop the gradients of these tensors, and of all tensors that share memory with them, such as FSDP's flat
-    parameters.
-    """
     gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
     alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
     for tensor in [*tensors, *alike]:
@@ -166,7 +162,6 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _storage_of(tensor: Tensor) -> int | None:
-    """Return a key that identifies a tensor's storage. None if the tensor has no storage."""
     try:
         found: int = Tensor.untyped_storage(tensor)._cdata
     except (RuntimeError, NotImplementedError, ValueError):
@@ -196,7 +191,6 @@ def _move(released: ReleasedParts, device: torch.device) -> None:
 
 
 def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
-    """Copy a tensor to another device. The copies of tensors that share memory share memory as well."""
     if type(data) is not Tensor or data.layout is not torch.strided:
         return data.to(device)
     storage = data.untyped_storage()
@@ -209,7 +203,6 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
 
 
 def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
-    """Detach tensors from their autograd graphs. This frees the tensors that the graphs have saved for backward."""
     uncut = list(released.functions)
     for tensor in released.tensors:
         if grad_fn_of(tensor) is None:
@@ -225,7 +218,6 @@ def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
 
 
 def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
-    """Return the storages of tensors that other variables refer to. An autograd graph may have saved such tensors."""
     own = set(map(id, released.tensors))
     named: set[int | None] = set()
     with owner_search() as search:
@@ -239,10 +231,7 @@ def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
 
 
 def _empty_graph(function: Any, spared: set[int | None]) -> None:
-    """Free the tensors that an autograd graph has saved. This is used for graphs that cannot be detached.
-
-    Model parameters, and tensors to which a variable refers, are kept.
-    """
+    # used for graphs that cannot be detached
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
             continue
@@ -253,7 +242,6 @@ def _empty_graph(function: Any, spared: set[int | None]) -> None:
 
 
 def _end_loaders(released: ReleasedParts) -> None:
-    """End the worker processes of data loaders: persistent workers, and the workers of an unfinished iteration."""
     for loader in released.loaders:
         loader._iterator = None
     samplers = [loader._index_sampler for loader in released.loaders]
@@ -264,9 +252,6 @@ def _end_loaders(released: ReleasedParts) -> None:
 
 
 def _collect() -> None:
-    """Free memory to which no variable refers: frames of exceptions, reference cycles, cuBLAS workspaces, and PyTorch's
-    caches.
-    """
     for one in gc.get_objects():
         if is_of(one, (BaseException,)):
             clear_frames(one)
@@ -290,7 +275,7 @@ def _collect() -> None:
 
 
 def _has_compiled() -> bool:
-    """Return whether torch.compile was used in this process. Compiled code holds graphs, weights and memory pools."""
+    # compiled code holds graphs, weights and memory pools
     converter = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
 
@@ -300,7 +285,6 @@ def _is_in_use() -> bool:
 
 
 def _devices() -> range:
-    """Return the indices of the CUDA devices."""
     return range(torch.cuda.device_count() if _is_in_use() else 0)
 
 
@@ -315,9 +299,6 @@ def _pooled_bytes() -> int:
 
 
 def _outside_bytes(device: int) -> int:
-    """Return the bytes that the driver reports as used on a device, minus those that PyTorch's allocator has
-    reserved.
-    """
     if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
         return 0  # the query would create a CUDA context on that device
     free, total = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""The starts of paths to tensors: variables of running functions, variables of modules, and exceptions."""
+"""Lists the variables and exceptions at which the search for tensors begins."""
 
 import contextvars
 import inspect
@@ -23,23 +23,21 @@ _NOTEBOOK_HISTORY: Final = ("Out", "_", "__", "___", "_oh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The start of a path to a tensor, which is a variable or an exception."""
+    """A variable or an exception at which the search for tensors begins."""
 
     value: Any
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable at which the path begins. Empty if it begins at an exception."""
+    """The name of the variable. Empty for an exception."""
     file: str = ""
     """The file that contains the variable."""
     function: str = ""
-    """The name of the function that has this local variable. Empty for a variable of a module."""
+    """The function that has this local variable. Empty for a global variable."""
 
 
 def roots_of_user() -> Iterator[Root]:
-    """Yield the variables of the user's functions, modules and notebook cells. Yield the exceptions that Python keeps
-    alive.
-    """
+    """Yield the variables of the user's functions, modules and notebook cells, and exceptions that are kept alive."""
     frames = list(_frames())
     lines = {
         id(frame.f_globals): frame.f_lineno
@@ -62,7 +60,7 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of library functions that are running, and the variables of library modules."""
+    """Yield the variables of library modules and of running library functions."""
     for frame in _frames():
         if not _is_of_user(frame):
             yield from _locals_of(frame, HolderKind.LIBRARY)
@@ -72,18 +70,13 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all Python modules and of their dictionaries.
-
-    A search begins at the variables of modules. It does not follow references to modules.
-    """
+    """Return the `id`s of all Python modules and of their dictionaries, which the search skips."""
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Return whether a Python module is the user's: its file is not part of a library, or a notebook or `python -c`
-    runs it.
-    """
+    """Return whether a Python module is the user's, and not part of a library."""
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
         return True
@@ -92,10 +85,10 @@ def is_of_user(module: ModuleType) -> bool:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of a running function, without leaving a copy of them in the frame.
+    """Return the local variables of a running function, without leaving a copy of them in its frame.
 
-    Up to Python 3.12, a frame keeps the dictionary that reading `f_locals` creates, and so the values at that time. The
-    dictionary is not cleared while a debugger is active, because a debugger writes it back into the variables.
+    Up to Python 3.12, a frame keeps the dictionary that `f_locals` creates, with the old values. It is not cleared
+    while a debugger is active.
     """
     found = frame.f_locals
     variables = dict(found)
@@ -106,9 +99,6 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the stack frames of all threads, without those of this package. The current thread comes first. In each
-    thread, the innermost frame comes first.
-    """
     own = threading.get_ident()
     by_thread = sys._current_frames()
     for thread in sorted(by_thread, key=lambda thread: thread != own):
@@ -187,7 +177,7 @@ def _name_of(module: ModuleType) -> str:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Return whether an object is a class from one of the user's modules."""
+    """Return whether a class is defined in one of the user's modules."""
     name = class_dict(kind).get("__module__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

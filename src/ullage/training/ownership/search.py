@@ -1,6 +1,4 @@
-"""Searches for objects that hold memory. The search begins at the user's variables. It continues with libraries'
-variables, autograd graphs, and all other objects.
-"""
+"""Searches for objects that hold GPU memory, beginning at the user's variables."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -39,17 +37,13 @@ _SOUGHT: Final[dict[type, str]] = {
 
 
 def _name_of(kind: type) -> str | None:
-    """Return the name under which the search records objects of a type. None if it does not record them."""
     name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
 @contextmanager
 def owner_search() -> "Iterator[OwnerSearch]":
-    """Create a search for the holders of memory. At the end of the context, drop the references of the search.
-
-    Garbage collection is paused inside the context.
-    """
+    """Create a search for objects that hold memory. At the end of this context, its references are dropped."""
     search = OwnerSearch()
     with torch._C.DisableTorchFunction(), without_collections():
         try:
@@ -59,34 +53,22 @@ def owner_search() -> "Iterator[OwnerSearch]":
 
 
 class OwnerSearch:
-    """All objects that a search has found, including tensors that only autograd graphs keep alive.
-
-    The search keeps these objects alive until `owner_search` drops its references.
-    """
+    """All objects that were found, including tensors that only autograd graphs keep alive."""
 
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
+        # Maps the index of an object in `reach.objects` to the start of a path, such as a variable.
         self.roots: dict[int, Root] = {}
-        """Maps the index of an object in `reach.objects` to the start of a path, such as a variable."""
         self.kept: list[Saved] = []
-        """The tensors that were saved for backward. Each has the index of the tensor whose graph keeps it alive, and
-        the autograd function that saved it.
-
-        The function is None if something other than a graph saved the tensor, such as a checkpoint.
-        """
         self.in_graphs: set[int] = set()
-        """The indices of the objects to which an autograd graph refers directly."""
         self._done = {"tensor": 0, "function": 0, "saved": 0}
         self.closed = module_dicts()
-        """The `id`s of Python modules and their dictionaries. The search begins at their variables. It does not follow
-        references to modules.
-        """
         self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
 
     def follow_user(self) -> None:
-        """Search everything to which the user's variables refer. Classes of libraries are skipped."""
+        """Search everything that the user's variables refer to."""
         classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
         self._follow(roots_of_user(), self.closed | classes)
         self._follow_graphs(self.closed | classes)
@@ -102,7 +84,7 @@ class OwnerSearch:
         self._seen_functions.clear()
 
     def root_of(self, place: int) -> Root:
-        """Return the object at which the path to an object begins, such as a variable."""
+        """Return the variable or exception at which the path to an object begins."""
         return self.roots[self.reach.chain_of(place)[0]]
 
     def is_in_graph(self, place: int) -> bool:
@@ -116,7 +98,7 @@ class OwnerSearch:
         return path_of(self.roots[chain[0]].text, objects, graphs, is_general=is_general)
 
     def module_names(self) -> dict[int, str]:
-        """Return the dotted names of modules. The keys are the `id`s of the parameters that each module owns."""
+        """Return the names of the modules that own each parameter. The keys are the `id`s of the parameters."""
         if self._names is None:
             self._names = {}
             modules = [self.reach.objects[place] for place in self.reach.found["module"]]
@@ -129,9 +111,6 @@ class OwnerSearch:
         return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
-        """Search everything to which these variables refer. All of them are followed at once, so that each path begins
-        at the nearest variable.
-        """
         starts = []
         for root in roots:
             place = self.reach.add(root.value)
@@ -141,9 +120,6 @@ class OwnerSearch:
         self.reach.search(starts, closed)
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
-        """Search the autograd graphs of the tensors that were found since the last call. Continue until no new tensors
-        are found.
-        """
         objects = self.reach.objects
         while any(len(self.reach.found[what]) > done for what, done in self._done.items()):
             starts = [(place, grad_fn_of(objects[place])) for place in self._found_since_last("tensor")]
@@ -166,15 +142,12 @@ class OwnerSearch:
             self.reach.search(places, closed)
 
     def _found_since_last(self, what: str) -> list[int]:
-        """Return the indices of the objects of one type that were found since the last call."""
         news = self.reach.found[what][self._done[what] :]
         self._done[what] += len(news)
         return news
 
     def follow_rest(self) -> None:
-        """Search objects to which no variable leads. Objects without any reference to them come first, then reference
-        cycles.
-        """
+        """Search objects that no variable leads to, such as reference cycles."""
         rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
         self.reach.ignore(rest)
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
@@ -189,7 +162,6 @@ class OwnerSearch:
 
 
 def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a PyTorch module and its submodules, each once, with their dotted names."""
     waiting = [("", top)]
     while waiting:
         name, module = waiting.pop()
@@ -203,17 +175,17 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
 
 
 def is_function(kind: type) -> bool:
-    """Return whether a type is the class of an autograd function (a node of an autograd graph)."""
+    """Return whether a type is the class of an autograd function."""
     return any("next_functions" in class_dict(base) for base in mro_of(kind))
 
 
 def is_tensor(one: Any) -> bool:
-    """Return whether an object is a tensor. Only its type is inspected."""
+    """Return whether an object is a tensor, judged only by its type."""
     return issubclass(type(one), Tensor)
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
-    """Return a tensor's `grad_fn`; None for a leaf."""
+    """Return a tensor's `grad_fn`, which is None for a leaf tensor."""
     try:
         return attribute.GRAD_FN.__get__(tensor)
     except RuntimeError:

@@ -1,1 +1,1 @@
-"""Frees memory when a step of the guard runs out of memory, and retries single operations."""
+"""Frees GPU memory after an out-of-memory error, and retries single operations."""

@@ -1,4 +1,4 @@
-"""Adds the report of `ullage explain` to an out-of-memory error that the guard cannot handle."""
+"""Adds an explanation to an out-of-memory error that the guard cannot handle."""
 
 import io
 from typing import Final
@@ -23,8 +23,7 @@ _WIDTH: Final = 110
 def add_oom_report(error: BaseException, room: Room) -> None:
     """Add a note to an error that explains why memory ran out.
 
-    If PyTorch records its memory history, the explanation comes from a replay of it. Otherwise it comes from the error
-    text.
+    The explanation uses PyTorch's memory history if it is recorded, otherwise only the error message.
     """
     report = _of_recording(room)
     if report is None:
@@ -38,7 +37,6 @@ def add_oom_report(error: BaseException, room: Room) -> None:
 
 
 def _of_recording(room: Room) -> Report | None:
-    """Explain the error from the memory history that PyTorch has recorded. Return None if PyTorch records none."""
     if not any(device.type == "cuda" for device in room.devices):
         return None
     try:

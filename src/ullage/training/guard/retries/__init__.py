@@ -1,1 +1,1 @@
-"""Retries forward and backward with less and less memory, and remembers what succeeded for each batch shape."""
+"""Runs forward and backward, and retries them with less memory after an out-of-memory error."""

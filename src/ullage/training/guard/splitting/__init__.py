@@ -1,3 +1,1 @@
-"""Splits a batch into parts, weights the losses of the parts, and tests whether these losses sum up to the batch's
-loss.
-"""
+"""Splits a batch into parts, and tests whether the losses of the parts sum up to the loss of the batch."""
