@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
+# in bytes; a larger text file is searched as plain text
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""The largest size, in bytes, of a text file that ullage tries to parse as a notebook. A larger file is searched as
-plain text.
-"""
 _PROGRESS_BYTES: Final = 32 << 20
+# including the bytes of terminal colours and progress bars
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
-"""The byte values that may occur in a log file, including those of terminal colours and progress bars."""
 _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 _BEGINNING_BYTES = 4096

@@ -148,7 +148,6 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             os.close(lifeline_end)
 
     def __exit__(self, *_: object) -> None:
-        """Kill the process and all of its descendants."""
         self.end()
 
     def has_ended(self) -> bool:
@@ -243,10 +242,6 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _kill_strays(token: str) -> None:
-    """Kill the processes outside the process group, such as daemons, that have this token in their environment.
-
-    Wait until these processes have ended.
-    """
     until = time.monotonic() + _STRAY_SECONDS
     while _kill_marked(token.encode()) and time.monotonic() < until:  # a process may fork while we scan
         time.sleep(0.005)

@@ -13,10 +13,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
+# The path of a file that this process has open. A shell passes such a path for `<(zcat log.gz)`; it may be a pipe.
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""A pattern for the paths of files that this process already has open, such as `/dev/fd/N`. A shell passes such a path
-for `<(zcat log.gz)`. Such files may be pipes.
-"""
 _KINDS: Final = (
     (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),
     (stat.S_ISSOCK, "it is a socket"),
@@ -25,10 +23,8 @@ _KINDS: Final = (
     (stat.S_ISDIR, "it is a folder"),
 )
 _LIST_BYTES: Final = 8
+# Bytes of JSON text for each list or dictionary in it. Snapshots and notebooks have far more.
 _DICTIONARY_BYTES: Final = 24
-"""The smallest accepted ratio of the bytes of a JSON text to the number of its lists and dictionaries. Snapshots and
-notebooks have a far larger ratio.
-"""
 
 
 def open_regular(path: Path) -> BinaryIO:

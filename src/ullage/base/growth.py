@@ -36,8 +36,8 @@ LEAST_BYTES_PER_STEP: Final = 8 << 10
 """Memory growth of at least this many bytes per training step is always reported. Slower growth is reported once its
 total is large enough.
 """
+# A rise of 8 KiB per step is reported after 512 steps, at a total of 4 MiB.
 _NOTICEABLE_STEPS: Final = 512
-"""Memory growth below 8 KiB per training step is reported once its total reaches 4 MiB, which is 512 steps of 8 KiB."""
 EVEN: Final = 0.4
 """The smallest allowed ratio of the rise in one training step to the mean rise. It applies to memory that grows in
 bytes but not in blocks, because such growth has to be even.
@@ -55,10 +55,8 @@ SLOWING_RATIO: Final = 0.7
 """Memory growth slows down if later growth divided by earlier growth is below this number. Both are measured over the
 same number of training steps. An example is a cache that fills.
 """
+# Growth has stopped once a quarter of the steps since the first rise have passed without a rise.
 _STOPPED_ONE_IN: Final = 4
-"""Memory growth has stopped once the steps without a rise are a quarter of the steps from the first rise to the
-last.
-"""
 PEAK_RATIO: Final = 2.5
 """Longer batches explain the memory growth if the peak rises by at least this number times the rise of the kept bytes.
 A leak has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
@@ -183,10 +181,6 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return the blocks of one source line that stay allocated, if they show growth.
-
-    The list is empty if chance may explain these blocks, or if the growth has stopped or slows down.
-    """
     outliving = [block for block in blocks if FIRST_STEP <= block.step < min(block.until, last)]
     alive = [block for block in outliving if block.until == last]
     kept_bytes, lived_bytes = (sum(block.size_bytes for block in some) for some in (alive, outliving))
@@ -205,10 +199,6 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise in bytes per step, for a source line that replaces its blocks with larger blocks.
-
-    The result is 0 if the bytes do not rise, or do not rise evenly.
-    """
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:
         return 0

@@ -20,7 +20,6 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 _DOCUMENT_WIDTH: Final = 100  # characters
 _SECTION: Final = re.compile(r"^(?:Returns|Raises|Example):$", re.MULTILINE)
-"""A pattern for the first docstring section after "Args:", such as "Returns:"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +136,6 @@ def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Return whether a value has a type, by the rules of type checkers. An int counts as a float, but a bool does not
-    count as a number.
-    """
     if get_origin(kind) is Literal:
         return isinstance(value, str)
     if get_origin(kind) is not None:  # a sequence of strings
@@ -150,10 +146,6 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return a function's signature with the options in place of its last parameter, `**options`.
-
-    Required options come first.
-    """
     plain = inspect.signature(function)
     *own, _ = plain.parameters.values()
     options = [

@@ -252,19 +252,12 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty. Then remove the folder above it, if that was created only for this
-        folder.
-        """
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
             if self._home is not None:
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return this folder if no other user can write to it and its inode number is as expected.
-
-        Otherwise, close the folder and raise an error.
-        """
         try:
             found = os.fstat(self._descriptor)
             if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
@@ -440,12 +433,8 @@ def others_can_write(found: os.stat_result) -> bool:
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+# A folder that other users can write to may contain the new folder, because only this user can write to the new one.
 def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
-    """Create a folder, and the missing folders above it.
-
-    A missing folder may be created in a folder that other users can write to, because only this user can write to the
-    new folder.
-    """
     home: OwnFolder | None = None
     try:
         parent = os.open(path.parent, _FOLDER)
@@ -463,10 +452,6 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Create a folder inside an open folder, and open it. Check that nobody replaced it between the two operations.
-
-    The returned object owns the descriptor of the parent folder and closes it.
-    """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)
         descriptor = os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
@@ -500,11 +485,8 @@ def _refuse_foreign_link(path: Path) -> None:
         raise SharedFolderError(f"{path} is a symbolic link that another user created; choose a folder of your own")
 
 
+# On many systems, each user has a group with the user's name and no other member.
 def _is_private_group(group: int, owner: int) -> bool:
-    """Return whether a group has the owner as its only member.
-
-    On many systems, each user has a group with the name of the user.
-    """
     try:
         found = grp.getgrgid(group)
         user = pwd.getpwuid(owner if group else 0)
@@ -524,7 +506,6 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Return whether a name in a folder still leads to the file that this process has open as `descriptor`."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -536,11 +517,8 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+# Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
 def _other_name(name: str) -> str:
-    """Add random characters to a file name that exists already.
-
-    Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
-    """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"
 

@@ -16,8 +16,8 @@ GZIP: Final = b"\x1f\x8b"
 ZIP: Final = b"PK\x03\x04"
 DAMAGED: Final = (EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError)
 """The exceptions that Python may raise for a damaged gzip or zip file, in addition to OSError."""
+# macOS adds these files to every archive.
 _BESIDE: Final = ("__MACOSX/", ".DS_Store")
-"""Files that macOS adds to every archive."""
 _SAVED: Final = "/data.pkl"
 _MOST_FILES: Final = 10_000
 

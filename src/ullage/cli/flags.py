@@ -24,12 +24,10 @@ def with_flags(text: str, group: Any) -> str:
 
 
 def _replacement(flag: str, value: str | None) -> str:
-    """Return the flag of an option. If the option has a value, a space follows the flag."""
     return f"{flag} " if value == "" else flag
 
 
 def _flags(group: Any) -> Iterator[tuple[str, str]]:
-    """Yield the Python name and the command-line flag of each option of each command."""
     for command in group.commands.values():
         for parameter in command.params:
             long = [flag for flag in parameter.opts if flag.startswith("--")]

@@ -56,10 +56,8 @@ def told_in_one_sentence() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# Python drops an exception that a signal handler raises during garbage collection.
 def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise an `Interruption` again if Python dropped it, for example because the signal arrived during garbage
-    collection.
-    """
     error = unraisable.exc_value
     if not isinstance(error, Interrupted):
         sys.__unraisablehook__(unraisable)
@@ -72,9 +70,6 @@ def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _is_heard(number: int) -> bool:
-    """Return whether this module handles a signal. It handles signals only in the main thread. It handles no signal
-    that is ignored (nohup) or that has a handler already.
-    """
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(number) not in (signal.SIG_IGN, _interrupt)
 

@@ -121,10 +121,6 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
-    """Create the folder for the files of a recorded run.
-
-    If the current folder is not writable, the new folder is created in the folder for temporary files.
-    """
     if wanted is None:
         name = name_of(words)
         # The current folder may be deleted, full or not writable, and the script may not need it.
@@ -158,7 +154,6 @@ def name_of(words: list[str]) -> str:
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
-    """Print a summary of the recorded run. Return whether to keep the folder of the run."""
     from ullage.running.run_files.folder import read_run, shown
     from ullage.running.supervision.summary import summary_of
 

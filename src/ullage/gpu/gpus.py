@@ -152,7 +152,6 @@ def _find_named(text: str) -> Gpu | None:
 
 
 def _nearest(text: str) -> list[Gpu]:
-    """Return the 3 to 5 GPUs whose names are most similar to a text. The most similar name comes first."""
     key = _key_of(text[:_LONGEST_NAME], drop=_BRANDS)
     wanted = f"rtx{key}" if key[:1].isdigit() else key
     # difflib does not detect swapped digits ("4900" is as far from 4060 as from 4090), so common letters are compared
@@ -186,10 +185,6 @@ def _ambiguous() -> dict[str, tuple[str, ...]]:
 
 
 def _with_total(gpu: Gpu, size: str) -> Gpu:
-    """Return a GPU with a different total memory size.
-
-    If a published size is equal to the given size after rounding, the result has the published size.
-    """
     total_bytes = parse_bytes(size)
     readings = dict(((gpu.total_memory_bytes, gpu.source_of("total_memory_bytes")), *gpu.other_totals))
     # Error messages show GiB with two decimals, and so do users.

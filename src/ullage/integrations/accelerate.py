@@ -131,8 +131,6 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
 
 
 class _AccelerateGuard(Guard):
-    """A guard that steps the optimizer only when `accelerator.accumulate` allows it."""
-
     def __init__(self, accelerator: Any, model: Any, optimizer: Any, **options: Any) -> None:
         super().__init__(model, optimizer, **options)
         self._accelerator = accelerator

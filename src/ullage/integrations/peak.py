@@ -26,10 +26,8 @@ from ullage.training.ownership.storage import addresses, optimizer_tensors
 _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
+# If several roles were observed for an address, the report has the first of them.
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""The possible roles of a tensor. If several roles were observed for an address, the report has the one that comes
-first here.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,30 +56,21 @@ class PeakContents:
 
 @dataclass(slots=True)
 class _Life:
-    """The lifetime of a memory block. `born` is the number of the allocation that created the block. `died` is the
-    number of the last allocation before the block was freed.
-    """
-
     address: int
     size: int
     born: int
     line: str | None
     begins: int
-    """The index of the recorded event that allocated the block. `ends` is the index of the event that freed it."""
     died: int = sys.maxsize
     ends: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class _Course:
-    """The memory blocks of a GPU and the memory peak, both computed from the GPU's recorded history."""
-
     lives: list[_Life] = field(default_factory=list)
     peak_event: int = -1
     peak_bytes: int = 0
-    """The allocated bytes at the peak. Memory that was allocated before the recording is included."""
     before_at_peak: int = 0
-    """The bytes at the peak that were allocated before the recording."""
 
 
 class PeakWatch:
@@ -94,9 +83,6 @@ class PeakWatch:
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The observed roles of memory addresses, for each device. Each entry is a tuple: the number of allocations so
-        far, the address, and the role.
-        """
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._handles: list[RemovableHandle] = []
         self._records = False
@@ -205,7 +191,6 @@ class PeakWatch:
 
 
 def _course_of(events: Any, before_bytes: int) -> _Course:
-    """Replay the recorded events of a GPU, and return its blocks and the peak of allocated memory."""
     course = _Course(peak_bytes=before_bytes, before_at_peak=before_bytes)
     alive: dict[int, _Life] = {}
     earlier, new, count = before_bytes, 0, 0
@@ -231,10 +216,6 @@ def _course_of(events: Any, before_bytes: int) -> _Course:
 
 
 def _roles_by(lives: list[_Life], notes: list[tuple[int, int, str]]) -> Callable[[_Life], str]:
-    """Return a function that returns the role of a block.
-
-    A block has the role that was observed for its address while the block was allocated.
-    """
     by_address: dict[int, list[_Life]] = defaultdict(list)
     for life in lives:
         by_address[life.address].append(life)

@@ -81,13 +81,10 @@ class Guarded:
     guard handled them.
     """
 
+    # the ids of the model and the optimizer
     _guarded: tuple[int, int] | None = None
-    """The ids of the model and the optimizer for which the guard is installed. None: it is not installed."""
+    # (object, method name, replaced attribute); None if the object inherited the method from its class
     _replaced: Sequence[tuple[Any, str, Any]] = ()
-    """The methods that the guard has replaced, each as (object, method name, replaced attribute).
-
-    The attribute is None if the object inherited the method from its class.
-    """
 
     accelerator: Any
     args: Any
@@ -167,7 +164,6 @@ class Guarded:
             self.guard.update()
 
     def _uninstall_guard(self) -> None:
-        """Restore the methods that `_install_guard` has replaced. The next training step installs a new guard."""
         for owner, name, own in self._replaced:
             if own is None:
                 delattr(owner, name)
@@ -177,10 +173,6 @@ class Guarded:
         self._guarded = None
 
     def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Record the parameters whose gradients are to be clipped.
-
-        Return the gradient norm as a tensor. Its value is set when the gradients are clipped.
-        """
         several = list(parameters)
         norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
         self._to_clip = (several, max_norm, norm_type, norm)
@@ -192,13 +184,9 @@ class Guarded:
             self._to_clip = None
             norm.copy_(nn.utils.clip_grad_norm_(*how))
 
+    # The guard treats a part's loss as a mean and multiplies it by the part's share of the weight. So a sum over tokens
+    # is divided by that share.
     def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
-        """Return the number by which the Trainer divides a part's loss, if it divides the loss of a batch by its number
-        of tokens.
-
-        The guard treats a part's loss as a mean and multiplies it by the part's share of the weight. So a sum over
-        tokens is divided by that share.
-        """
         if num_items_in_batch is None or items_of(part) == items_of(self._inputs):
             return num_items_in_batch
         return float(num_items_in_batch) * self._weigh(part) / self._weigh(self._inputs)

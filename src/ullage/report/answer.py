@@ -24,7 +24,6 @@ class Answer:
     """The module whose function `describe` converts the result to a report. It is imported only when it is needed."""
 
     def __str__(self) -> str:
-        """Return the report as text that fits the width of the terminal."""
         from ullage.report.terminal import ReportConsole, draw
 
         text = io.StringIO()
@@ -33,12 +32,10 @@ class Answer:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Return one line with the headline and the subject of the result's report."""
         report = self.report_of()
         return f"<ullage.{type(self).__name__}: {report.headline}, {report.subject}>"
 
     def _repr_html_(self) -> str:
-        """Return the report of the result as HTML for a notebook."""
         from ullage.report.terminal import ReportConsole, draw
 
         console = ReportConsole(
@@ -49,7 +46,6 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results to print in place of this object. Their reports are printed one below the other."""
         return (self,)
 
     def report_of(self) -> Report:

@@ -64,9 +64,6 @@ def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | Non
 
 
 def _widths(least: Sequence[int], whole: Sequence[int], available: int) -> list[int]:
-    """Return the widths of the columns. The widest columns are narrowed to a common width, but never below their
-    smallest width.
-    """
     cap = min(max(whole, default=0), available)
     while True:
         widths = [max(low, min(high, cap)) for low, high in zip(least, whole, strict=True)]

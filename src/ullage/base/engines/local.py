@@ -13,7 +13,6 @@ class LocalEngine(WorkEngine):
     """An engine that works on this machine."""
 
     def __init__(self, workers: int) -> None:
-        """Limit the number of threads to `workers`. A thread starts only when work is submitted."""
         self.name = f"{workers} local worker{'' if workers == 1 else 's'}"
         self.at_once = workers
         self._pool = ThreadPoolExecutor(workers)

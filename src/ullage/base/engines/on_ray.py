@@ -18,8 +18,8 @@ from ullage.base.engines.engine import (
 from ullage.base.errors import UsageError
 
 _RETRIES: Final = 2
+# Ray 2.60 sends its authentication token to a cluster at a given address only if this variable is set.
 _AUTH: Final = "RAY_AUTH_MODE"
-"""The environment variable that makes Ray (2.60) send its authentication token to a cluster at a given address."""
 
 
 class RayEngine(WorkEngine):

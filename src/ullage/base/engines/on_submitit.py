@@ -33,8 +33,6 @@ _OF_ULLAGE: Final = frozenset({"array_parallelism"})
 
 @dataclass(slots=True)
 class _Piece:
-    """A work item, and the submitit job that runs it."""
-
     function: str
     payload: PlainData
     future: "Future[PlainData]"
@@ -111,7 +109,6 @@ class SubmititEngine(WorkEngine):
         self._home.close()
 
     def _look(self) -> None:
-        """Submit waiting work items as jobs and pass on the results of jobs, until this engine is cancelled."""
         while True:
             with self._changed:
                 if not self._waiting and not self._running:
@@ -142,7 +139,6 @@ class SubmititEngine(WorkEngine):
         self._running += batch
 
     def _take(self, piece: _Piece) -> None:
-        """Pass on the result of a submitit job. If the job ended without a result, submit it again."""
         try:
             answer = piece.job.result()
         except Exception as error:  # the job's own error, or submitit's if the job was killed
@@ -161,11 +157,8 @@ class SubmititEngine(WorkEngine):
             piece.future.set_result(answer)
 
 
+# submitit has parameters for every kind of cluster, and parameters for Slurm alone, which begin with `slurm_`.
 def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
-    """Return the cluster settings as submitit's parameters.
-
-    submitit has parameters for every kind of cluster, and parameters for Slurm alone, which begin with `slurm_`.
-    """
     minutes = int(settings.get("time", _DEFAULT_MINUTES))
     if kind == "local":
         return {"timeout_min": minutes}

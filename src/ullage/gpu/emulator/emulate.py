@@ -63,21 +63,17 @@ class Emulation:
     """The options that determine which values a script reads back from the emulated GPU."""
 
     def __post_init__(self) -> None:
-        """Convert `values` to a `ValuesChoice` if it is a dict, as in the result of `dataclasses.asdict`."""
         if isinstance(self.values, dict):
             object.__setattr__(self, "values", ValuesChoice(**self.values))
 
     def __repr__(self) -> str:
-        """Return a one-line summary of the emulation. A notebook shows it if it is the last expression of a cell."""
         each = " each" if self.count > 1 else ""
         return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
 
 
 _current: Emulation | None = None
+# ullage's C code writes the used GPU memory here until the process ends. The emulated nvidia-smi reads it.
 _shown: object = None
-"""The memory into which ullage's C code writes how much GPU memory is used. The emulated nvidia-smi reads it. This
-memory is kept until the process ends.
-"""
 
 
 @public
@@ -270,7 +266,6 @@ def _start(emulation: Emulation) -> None:
 
 
 def _put_in_path(environment: MutableMapping[str, str]) -> None:
-    """Change PATH so that programs find the emulated nvidia-smi first."""
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
@@ -279,7 +274,6 @@ def _put_in_path(environment: MutableMapping[str, str]) -> None:
 
 
 def _show_use() -> None:
-    """Share this process's GPU memory use with its child processes, through `USE_VARIABLE`."""
     global _shown
     try:
         descriptor = os.memfd_create("ullage-card")
@@ -295,7 +289,6 @@ def _show_use() -> None:
 
 
 def _give_values(emulation: Emulation, torch: ModuleType) -> None:
-    """Start to compute the values that a script reads back from the emulated GPU. Call this once torch is imported."""
     from ullage.gpu.values.start import Values
 
     if emulation.values.mode == "all":
@@ -303,8 +296,6 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
     Values(emulation.values, library).start()
 
 
+# CUDA C++ Programming Guide, specifications per compute capability
 def _blocks_per_sm(card: Gpu) -> int:
-    """Return the number of resident blocks per SM of a GPU. The source is the CUDA C++ Programming Guide,
-    specifications per compute capability.
-    """
     return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

@@ -56,8 +56,6 @@ GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
 class _PlanStruct(ctypes.Structure):
-    """A ctypes structure with the same fields as `struct cudnn_plan` in `cuda/card.h`."""
-
     _fields_ = (
         ("source", ctypes.c_int),
         ("problem", ctypes.c_uint64),
@@ -411,12 +409,6 @@ def cudnn_version() -> int:
 
 
 def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
-    """Call a C function that fills a structure. All fields of the structure are 64-bit integers, named as in the class
-    `kind`.
-
-    Returns:
-        the function's return value, and the filled class.
-    """
     names = [field.name for field in fields(kind)]
     numbers = (ctypes.c_int64 * len(names))()
     answer = function(*place, numbers)

@@ -33,10 +33,8 @@ _FEWEST_CHANNELS: Final = 2
 _MOST_CHANNELS: Final = 32
 _PAIRS_IN_A_MACHINE: Final = 2
 _PAIRS_ACROSS: Final = 5
+# The largest observed memory of an NCCL communicator for work queues and kernels, without the buffers of connections.
 _BESIDE_BYTES: Final = 128 * MIB
-"""The largest observed memory of an NCCL communicator for its work queues and kernels, in bytes. The buffers of its
-connections are not included.
-"""
 _MULTICAST_BYTES: Final = 512 * MIB
 _HOPPER: Final = (9, 0)
 
@@ -119,9 +117,6 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Apply the rule: return the size of the CUDA context, in whole MiB, for a chip with this number of resident
-    threads.
-    """
     data = _files()[_RULE]
     rule = data["rule"]
     expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
@@ -135,7 +130,6 @@ def _by_rule(threads: int) -> Profile:
 
 @cache
 def _files() -> dict[str, dict[str, Any]]:
-    """Map the name of each file with CUDA context sizes to its contents."""
     return {
         path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
         for path in importlib.resources.files("ullage.gpu.emulator").joinpath("profiles").iterdir()

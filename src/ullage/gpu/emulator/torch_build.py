@@ -123,7 +123,6 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def _requirements() -> dict[str, str]:
-    """Map each pip package that torch requires in an exact version to that version."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:

@@ -33,12 +33,8 @@ def hurry_workers() -> None:
             process.wait = partial(_end, process, process.wait)  # type: ignore[assignment, method-assign]
 
 
+# `_child.begin` makes the process end cleanly.
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """Terminate a process and wait at most one second for its end. This function replaces the `wait` of the process
-    object.
-
-    `_child.begin` makes the process end cleanly.
-    """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         return wait(_WORKER_SECONDS)

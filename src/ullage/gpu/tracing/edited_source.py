@@ -30,7 +30,6 @@ class EditedSources:
     """Maps absolute paths of the user's files to the edited source texts that run in their place."""
 
     def __init__(self, word: str) -> None:
-        """Unpack edited source texts from the string that `packed` returned."""
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
         self._texts = {os.path.realpath(path): text for path, text in named.items()}
         for path, text in named.items():
@@ -65,40 +64,26 @@ class EditedSources:
         setattr(SourceFileLoader, "get_data", edited_data)  # noqa: B010  mypy is right otherwise
         sys.path_hooks.insert(0, self._finder_of_main)
 
+    # Python asks for a finder before it opens a script, because the script could be a zipped program.
     def _finder_of_main(self, path: str) -> Any:
-        """Return a module finder for an edited script.
-
-        Python asks for such a finder before it opens a script, because the script could be a zipped program.
-
-        Raises:
-            ImportError: the script is not edited.
-        """
         if self.text_of(path) is None:
             raise ImportError
         return _MainFinder(path)
 
 
 class _MainFinder:
-    """Finds the edited script as the module `__main__`, and no other module."""
-
     def __init__(self, path: str) -> None:
         self._path = path
 
     def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
-        """Return the module spec of the edited script if the name is `__main__`; otherwise None."""
         if name != "__main__":
             return None
         return spec_from_loader(name, _MainLoader(name, self._path), origin=self._path)
 
 
+# Python puts the script's path first in `sys.path`; the loader replaces this path with the script's folder.
 class _MainLoader(SourceFileLoader):
-    """The loader of the edited script.
-
-    Python puts the script's path first in `sys.path`; the loader replaces this path with the script's folder.
-    """
-
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the compiled code of the edited script."""
         if sys.path[:1] == [self.path]:
             folder = os.path.dirname(os.path.realpath(self.path))
             sys.path[:1] = [] if sys.flags.safe_path else [folder]

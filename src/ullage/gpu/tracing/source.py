@@ -51,12 +51,9 @@ def is_users(file: str) -> bool:
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
 
 
+# Cached by folder, because a program has thousands of modules in a tenth as many folders.
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Return whether every file in a folder is known to belong to a library.
-
-    A program has thousands of modules in a tenth as many folders, so this result is cached.
-    """
     if not os.path.isabs(folder):
         return False
     path = Path(folder).resolve()
@@ -94,7 +91,6 @@ def callers_line() -> Line | None:
 
 
 def _is_installed(path: Path) -> bool:
-    """Return whether a file was installed with a package, in any environment or in a folder of `pip --target`."""
     if not _PACKAGES.isdisjoint(path.parts):
         return True
     for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
@@ -105,7 +101,6 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _installed_names(folder: str) -> frozenset[str]:
-    """Return the names that `pip install --target` has put into a folder of PYTHONPATH."""
     names = set[str]()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with suppress(OSError):
@@ -131,7 +126,6 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 
 @cache
 def _shown(file: str) -> str:
-    """Shorten a file's path for display: relative to the working directory, or only its last two parts."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

@@ -22,7 +22,6 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader of the watched module. It is set until the loader executes the module."""
 
     def install(self) -> None:
         """Put this module finder before all others on `sys.meta_path`."""
@@ -44,7 +43,6 @@ class ImportWatch(MetaPathFinder):
         return spec
 
     def _wrap(self, loader: Any) -> None:
-        """Make the loader call `before` and `after` around the next module that it executes."""
         own = getattr(loader, "__dict__", {}).get("exec_module")  # only if set on the instance, not on its class
         original = loader.exec_module
 

@@ -74,7 +74,6 @@ class Answers:
         return found
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
-        """Return how often the current source line has read random values since the GPU last received new data."""
         if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self._waiting.rounds_of(callers_line(), kind)
@@ -178,11 +177,6 @@ class Answers:
         return result
 
     def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
-        """Return the number of elements that an operator reads back from the GPU, and the operator's results on the
-        host.
-
-        Either is None if it cannot be computed.
-        """
         # Not in the call's context: a result that has a content is made by the call.
         evaluation = self._notes.evaluation
         try:
@@ -234,7 +228,6 @@ class Answers:
         return result
 
     def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
-        """Return the result of an operator on sparse tensors as a host tensor, and the certainty of its indices."""
         own: list[Any] = []
         best = Certainty.KNOWN
         for each in arguments:
@@ -253,7 +246,6 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result whose size the operator reads back from the GPU."""
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

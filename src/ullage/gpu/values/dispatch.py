@@ -31,8 +31,8 @@ from ullage.gpu.values.operator_plan import (
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+# c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
-"""The mangled name of the C++ function `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
 """A set of dispatch keys that contains only ullage's interception key. It is used to exclude this key."""
 PYTHON: Final = torch._C.DispatchKey.Python
@@ -42,10 +42,8 @@ _BEFORE_PYTHON: Final = (
 )
 
 
+# For more operators than this, one query for all composite operators is faster than a query for each.
 _MANY: Final = 400
-"""The number of new operators above which one query for all composite operators is faster than a query for each
-operator.
-"""
 
 
 class Watch(ABC):
@@ -105,20 +103,16 @@ class Watch(ABC):
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
-        """Return the kernel that intercepts an operator. The kernel's first argument is the dispatch key set."""
         if not passes(name, made_of_others, everything=self._everything):
             return self._kernel_of(name, self._told(self.see))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
             return self._kernel_of(name, self._told(_run_on))  # A product, which only the listener needs to see.
         return torch.library.fallthrough_kernel
 
+    # Under a mode, PyTorch requires a kernel that is registered for the operator itself and not a fallback
+    # (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11). This happens when
+    # torch.compile traces operators that Inductor defines.
     def _follow_definitions(self) -> None:
-        """Register a kernel immediately for each operator that is defined later.
-
-        Under a mode, PyTorch requires a kernel that is registered for the operator itself, and fails if there is only a
-        fallback (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11). This
-        happens when torch.compile traces operators that Inductor defines.
-        """
         library_class: Any = torch.library.Library  # Its type stubs omit the returned name.
         define = library_class.define
 
@@ -141,7 +135,6 @@ class Watch(ABC):
         torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a kernel that calls the listener, if there is one, and then `see`."""
         listener = self.listener
         if listener is None:
             return see
@@ -174,10 +167,6 @@ class Watch(ABC):
 
 
 def _pass_by_higher_order_operators() -> None:
-    """Make `torch.cond`, `flex_attention` and other higher-order operators skip ullage's dispatch key.
-
-    The operators inside them are intercepted.
-    """
     keys: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     if KEY in keys:
         return
@@ -193,8 +182,8 @@ def is_thread_seen() -> int | None:
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
+# The traceback of an exception would keep the tensors alive.
 def _let_go(error: BaseException) -> None:
-    """Clear the local variables of ullage's frames in an exception's traceback, so that they keep no tensor alive."""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -246,19 +235,14 @@ class Invocation:
 
 
 def _wrapped(number: complex) -> torch.Tensor:
-    """Return a Python number as a scalar tensor, with the data type that PyTorch gives to a number."""
     kind = number.__class__
     return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
 
+# During such a call, PyTorch excludes all keys before the Python key, and therefore the interception key
+# (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp). Here the key stays included, so that the operators inside
+# the call are intercepted. NotImplemented: PyTorch has to handle the call, for example while it traces.
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Pass an operator to the script's dispatch mode or tensor subclasses, as PyTorch would.
-
-    During such a call, PyTorch excludes all keys before the Python key, and therefore the interception key
-    (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp). Here the interception key stays included, so that the
-    operators inside the call are intercepted. The result is NotImplemented if PyTorch has to handle the call, for
-    example when something is being traced.
-    """
     get_mode = torch._C._get_dispatch_mode
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
     if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
@@ -281,10 +265,8 @@ def _has_dispatch(kind: type[Any]) -> bool:
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
 
 
+# PyTorch dispatches DTensors in C++, where ullage cannot intercept them.
 def _is_distributed(arguments: Sequence[Any]) -> bool:
-    """Return whether an argument is a DTensor. PyTorch dispatches DTensors in C++, where ullage cannot intercept
-    them.
-    """
     return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 

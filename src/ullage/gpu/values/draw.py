@@ -13,17 +13,15 @@ import torch
 
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
+# the number of operations to go back in search of the sign
 _DEEPEST: Final = 12
-"""The largest number of operations through which ullage goes back to find the sign of random numbers."""
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
+# the assumed relative change of a number in an optimizer step, if it is not known
 _STEP: Final = 0.01
-"""The relative amount by which an optimizer operation is assumed to change a number, if the real amount is not
-known.
-"""
+# the largest assumed relative change by all optimizer steps together
 _FARTHEST: Final = 0.3
-"""The largest relative amount by which all optimizer operations together are assumed to change a number."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
@@ -100,6 +98,7 @@ _OF_RESULT: Final = {
     Sign.NEGATIVE: ("log_softmax", "_log_softmax", "log_sigmoid_forward"),
 }
 _SIGN_OF_RESULT: Final = {name: sign for sign, names in _OF_RESULT.items() for name in names}
+# If all operands have the same sign, the results have it too.
 _KEEP: Final = frozenset(
     (
         *("mean", "sum", "nansum", "amax", "amin", "max", "min", "clone", "copy_", "_to_copy", "select", "cumsum"),
@@ -107,7 +106,6 @@ _KEEP: Final = frozenset(
         *("mul_", "div_", "expand", "repeat", "squeeze", "where", "masked_fill", "avg_pool2d", "clamp"),
     )
 )
-"""Operations that keep the sign: if all operands have the same sign, the results have this sign."""
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
@@ -194,9 +192,6 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Give standard normal numbers the sign and the approximate size that results of the last operation on the block
-    have.
-    """
     level = level_of(seed)
     count = len(numbers)
     columns, column = content.columns, content.column
@@ -220,13 +215,10 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     return _WITH_SIGN[sign](numbers)
 
 
+# The columns of a matrix product are correlated, so some positions are large in all rows.
 def _softmax(
     content: BlockContent, numbers: torch.Tensor, level: DrawLevel, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Return random numbers that sum to one along the dimension of a softmax.
-
-    The columns of a matrix product are correlated. So some positions along this dimension are large in all rows.
-    """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
     if call is None or view is None or view.offset or len(call.arguments) < 2:
@@ -243,7 +235,6 @@ def _softmax(
 
 
 def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
-    """Return the typical absolute value of a sum, norm or mean of standard normal numbers."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):
         return 1.0

@@ -25,7 +25,6 @@ def hide_own_frames() -> None:
 
 
 def _hidden(snapshot: Any) -> Any:
-    """Remove ullage's stack frames from a memory snapshot, in place, and return the snapshot."""
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
@@ -36,9 +35,6 @@ def _hidden(snapshot: Any) -> Any:
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the stack frames, innermost first. Leave out ullage's frames and the PyTorch operator calls that ullage
-    made.
-    """
     own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames

@@ -14,6 +14,7 @@ from typing import Final
 
 from ullage.gpu.values.consequence import may_decide
 
+# They read numbers from the GPU, or return a number of elements that depends on a condition.
 _READING: Final = frozenset(
     {
         *("all", "allclose", "any", "argwhere", "bernoulli", "bincount", "bucketize", "Categorical", "coalesce", "cpu"),
@@ -24,17 +25,11 @@ _READING: Final = frozenset(
         "unique_consecutive",
     }
 )
-"""Names of functions, classes and modules that read numbers from the GPU or return a number of elements that depends on
-a condition.
-"""
 _MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
 _KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
+# They may fail when they are called a second time, so the script cannot just run again.
 _DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
-"""Names of functions that may fail when they are called a second time. A script that calls them cannot just be run
-again.
-"""
 _PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
-"""The packages for which ullage knows which names read GPU values. ullage looks for these names in the script."""
 _MOST_FILES: Final = 20
 _MOST_CHARACTERS: Final = 400_000
 
@@ -70,7 +65,6 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level name of every module that a script imports. Yield "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -104,7 +98,6 @@ def _may_read(part: ast.AST, file: Path) -> bool:
 
 
 def _is_mask(index: ast.AST) -> bool:
-    """Return whether an index expression may be a mask: a comparison, an inverted value, or a name such as "mask"."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     for part in parts:
         if isinstance(part, ast.Compare) or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Invert)):
@@ -115,5 +108,4 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Return whether a function call may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

@@ -26,17 +26,12 @@ from ullage.gpu.values.evaluation import Evaluation, EvaluationError, on_the_hos
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.sparse import made_of, parts_of
 
+# The longest chain of operations that is recorded. A mixture-of-experts model has about 60 operations between two
+# choices of experts, including the experts, which run one after another.
 _DEEPEST: Final = 192
-"""The longest chain of operations that is recorded. The values of a longer chain are computed at once, or random values
-replace them when they are needed.
-
-In a mixture-of-experts model, there are about 60 operations between two choices of experts. This includes the
-operations of the experts, which run one after another.
-"""
+# Random values of at most this size are computed when their chain gets too long. So bounds on them stay true, for
+# example that a box is inside its image.
 _DRAWN_BYTES: Final = 256 << 10
-"""Random values with at most this number of bytes are computed as soon as their chain of operations is too long. So
-bounds on these values stay true, for example that a box is inside its image.
-"""
 _FAR_BACK: Final = 12
 _FILL: Final = torch.ops.aten.full.default
 
@@ -78,8 +73,8 @@ class Notes:
             return [self.operand(each) for each in argument]
         return argument
 
+    # The script may change the tensor later.
     def _host_argument(self, argument: torch.Tensor) -> Any:
-        """Copy the values of a host tensor that is an operator's argument, because the script may change them later."""
         dtype = argument.dtype
         size = argument.numel() * dtype.itemsize
         evaluation = self.evaluation
@@ -294,13 +289,6 @@ def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
-    """Return the content for memory without recorded content.
-
-    Args:
-        size_bytes: the size of the memory.
-        tensor: a tensor in the memory.
-        is_new: whether nothing has written to the memory since it was allocated.
-    """
     content = unknown(size_bytes, tensor.dtype)
     content.is_unwritten = is_new
     if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
@@ -309,10 +297,6 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:
-    """Replace an operator that tests whether numbers are finite: return the arguments of `torch.full` for its result.
-
-    None: the operator is a different one.
-    """
     name = call.operator._schema.name
     arguments = call.arguments
     operand = arguments[0] if arguments else None
@@ -334,10 +318,6 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    """Return whether a script has put infinities into a block content.
-
-    Only the recorded operations that compute the content are checked.
-    """
     call = content.call
     if content.value is not None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -9,6 +9,7 @@ import torch
 
 NUMBERS: Final = frozenset((int, float, bool, complex))
 
+# These change no values, like views. The dispatcher runs them without calling Python.
 _PASSED: Final = frozenset(
     (
         # views and shapes: the content belongs to the storage
@@ -26,7 +27,6 @@ _PASSED: Final = frozenset(
         *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
     )
 )
-"""Operators that change no values, such as views. The dispatcher runs them without calling Python."""
 HEAVY: Final = frozenset(
     (
         *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
@@ -49,11 +49,11 @@ HEAVY: Final = frozenset(
 # noise. Independent random numbers would have none of these properties. The inputs are known or random; the result
 # always counts as random, because a GPU rounds differently.
 _CONVOLUTION: Final = "aten::cudnn_convolution"
+# the positions of the two factors in the argument list
 _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""The positions of the two factors in the argument list of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
@@ -64,33 +64,25 @@ NARROW: Final = frozenset((torch.float16, torch.bfloat16))
 """Floating-point types with which a CPU is slow."""
 
 _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
+# Intercepted as a whole, although they have no CUDA kernel. If the host computed `_euclidean_dist` through a matrix
+# product of random values, it would take the roots of negative numbers.
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
-"""Operators that are intercepted as a whole although they have no CUDA kernel.
-
-An example is `_euclidean_dist`. If the host computed distances through a matrix product of random values, it would take
-the roots of negative numbers.
-"""
+# A nested tensor reads its offsets in these. PyTorch's work for a tensor subclass is intercepted only if the operator
+# itself is intercepted (torch/nested/_internal/ops.py).
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
 )
-"""Operators for which a nested tensor reads its offsets.
-
-PyTorch's work for a tensor subclass is intercepted only if the operator itself is intercepted
-(torch/nested/_internal/ops.py).
-"""
+# The operators inside these must not be intercepted: they wrap a number in a GPU tensor, which PyTorch cannot pass to
+# Python (`toPyObject` in torch/csrc/jit/python/pybind_utils.cpp).
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
         *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
     )
 )
-"""Operators inside which other operators must not be intercepted.
-
-These operators wrap a number in a GPU tensor. PyTorch cannot pass this tensor to Python (`toPyObject` in
-torch/csrc/jit/python/pybind_utils.cpp).
-"""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
+# PyTorch tests the operators in these namespaces on both CPU and GPU.
 _NAMESPACES_OF_PYTORCH: Final = frozenset(
     (
         *("aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "torchvision", "rngprims"),
@@ -98,7 +90,6 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
         *("quantized_decomposed", "sparse", "xnnpack", "prepacked", "mkldnn", "mkl", "onednn", "mkldnn_prepacked"),
     )
 )
-"""Namespaces of operators that PyTorch itself tests on both CPU and GPU."""
 
 
 def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -172,9 +163,6 @@ plan_of: Final = cache(OperatorPlan)
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
-    """Return the operator, or an overload of it, that accepts numbers at these argument positions. None: there is
-    none.
-    """
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator

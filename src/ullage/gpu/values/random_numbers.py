@@ -14,20 +14,15 @@ import torch
 _MOST_STATES: Final = 4096
 _FACTOR: Final = 7_368_787
 
+# seed and offset of a GPU generator
 _Position = tuple[int, int]
-"""The seed and offset of a GPU generator."""
 
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """The CPU random generator that replaces one GPU random generator, with the GPU generator's current seed and
-    offset.
-    """
-
     at: _Position | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
-    """Maps the seed and offset of the GPU generator to the state of the CPU generator."""
 
 
 class RandomNumbers:
@@ -36,11 +31,7 @@ class RandomNumbers:
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}
         self._is_fresh = True
-        """Whether the default generators have been seeded and the GPU's has not been used since."""
         self._shared_at: dict[int, _Position] = {}
-        """Maps each device to the seed and offset of its default generator when the CPU's default generator last
-        replaced it.
-        """
 
     def seed(self) -> None:
         """Note that `torch.manual_seed` has seeded the default generators of the CPU and the GPU."""
@@ -78,11 +69,8 @@ class RandomNumbers:
         chain.at = position
         chain.generator = host
 
+    # cuDNN's dropout is seeded once in this way. The same script on the CPU uses no random number there.
     def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
-        """Keep the CPU's default generator unchanged when a GPU generator that was passed explicitly has advanced.
-
-        cuDNN's dropout is seeded once in this way. The same script on the CPU uses no random number there.
-        """
         chain = self._chain(None, device)
         was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)
         if not was_there or after == before or self.position(None, device) != after:

@@ -16,15 +16,14 @@ from ullage.gpu.tracing.source import Line, callers_line
 from ullage.gpu.values.consequence import may_decide
 from ullage.gpu.values.content import BlockContent, Certainty
 
+# Reads in these files decide nothing: they print, share random states, keep saved tensors on the host, or write a
+# checkpoint.
 _QUIET: Final = (
     *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
     "torch/autograd/graph.py",  # save_on_cpu: saved values come back unchanged
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Source files whose reads of GPU values decide nothing. They print the values, share random states, save the values
-unchanged on the host, or write a checkpoint.
-"""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 _NUMBER_BYTES: Final = 8

@@ -58,9 +58,6 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the indices of each token's experts, with shape (tokens, chosen). A token never has the same expert
-        twice.
-        """
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)
         if self.name == "balanced":

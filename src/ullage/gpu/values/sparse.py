@@ -65,11 +65,9 @@ def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+# CPU operators would read beyond the end of the values. PyTorch's own check is stricter than its operators: it rejects
+# duplicate elements.
 def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that CPU operators would not read beyond the end of a sparse tensor's values.
-
-    PyTorch's own check is stricter than PyTorch's operators: it rejects duplicate elements.
-    """
     if not len(numbers):
         return
     if like.layout == torch.sparse_coo:

@@ -20,17 +20,11 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """Keeps the random states of forward passes for their backward passes.
-
-    One of the operator's results contains the number that identifies the state.
-    """
-
     def __init__(self) -> None:
         self._states: dict[int, torch.Tensor] = {}
         self._next = 1
 
     def keep(self) -> torch.Tensor:
-        """Save the current state of the default random generator. Return the number that identifies the saved state."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -38,7 +32,6 @@ class _DropoutStates:
         return torch.tensor(number)
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
-        """Call a function with the random state of the forward pass. Then restore the random generator."""
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
         if state is None:
             return compute()
@@ -184,11 +177,6 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
 
 
 def _attention(ticket: int) -> Callable[[Arguments], Results]:
-    """Return the CPU function for an attention operator.
-
-    Args:
-        ticket: the position of the result that identifies the random state.
-    """
 
     def compute(a: Arguments) -> Results:
         found: dict[int, torch.Tensor] = {}
@@ -334,7 +322,6 @@ def _rms_norm_backward(a: Arguments) -> Results:
 
 
 def _softmax(operator: Any) -> Callable[[Arguments], Any]:
-    """Return the CPU function for a softmax operator that may convert half precision to single precision."""
 
     def compute(a: Arguments) -> Any:
         return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
@@ -353,7 +340,6 @@ def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
 
 
 def _scaled_product(a: Arguments) -> Any:
-    """Multiply two matrices of 8-bit floating-point numbers, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
     if a["bias"] is not None:
         found = found + a["bias"]

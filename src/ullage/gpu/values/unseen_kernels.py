@@ -17,8 +17,8 @@ _LAUNCHERS: Final = (
     ("triton.runtime.jit", "JITFunction"),
     ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
 )
+# kinds of Triton kernels that Inductor generates itself
 _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN"))
-"""The kinds of Triton kernels that Inductor generates itself."""
 
 
 def watch_kernels(
@@ -61,12 +61,9 @@ def watch_kernels(
             ImportWatch(module, before=lambda: None, after=partial(wrap, name)).install()
 
 
+# Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
+# own kernels inside a graph, and templates, have other names.
 def _read_only(launcher: Any) -> frozenset[int]:
-    """Return the positions of the arguments that a kernel only reads. They are known only for Inductor's own kernels.
-
-    Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
-    own kernels inside a graph, and templates, have other names.
-    """
     kind = getattr(getattr(launcher, "heuristic_type", None), "name", "")
     if kind not in _GENERATED or getattr(launcher, "custom_kernel", False):
         return frozenset()

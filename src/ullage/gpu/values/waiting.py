@@ -17,19 +17,19 @@ from ullage.gpu.values.content import BlockContent, Certainty, Operand, Operator
 from ullage.gpu.values.draw import level_of
 from ullage.gpu.values.reads import ReadKind
 
+# One line may read random values this often before they begin to shrink.
 _PATIENCE: Final = 2
-"""The number of times that one line may read random values before these values begin to shrink."""
+# A number that has shrunk to this fraction counts as equal to its previous value.
 _NEAR: Final = 1e-3
-"""A random number that has shrunk to this fraction of its original value counts as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
+# Two operators together test for equality; the boolean is the result that means "equal".
 _EQUALITIES: Final = {
     ("aten::all", "aten::eq"): True,
     ("aten::all", "aten::isclose"): True,
     ("aten::all", "aten::le"): True,
     ("aten::any", "aten::ne"): False,
 }
-"""Maps two operators that together test whether tensors are equal to the boolean result that means "equal"."""
 _DEEPEST: Final = 5
 
 
@@ -110,7 +110,6 @@ class Waiting:
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
-    """Return an operand that stands for another operand multiplied by the number `share`."""
     whole = operand.content
     content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
     call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)

@@ -63,10 +63,6 @@ def measured_reports(
 
 
 class _NoteAtEnd:
-    """Records the roles of memory addresses when a test function returns. The test's fixtures still exist then. This
-    class is a pytest plugin.
-    """
-
     def __init__(self, watch: PeakWatch, item: pytest.Item) -> None:
         self._watch = watch
         self._item = item
@@ -77,10 +73,8 @@ class _NoteAtEnd:
             self._watch.note_alive()
 
 
+# cuBLAS workspaces are not leaks.
 def _settled_bytes() -> int:
-    """Return the bytes that are allocated after garbage collection. cuBLAS workspaces are not counted, because they are
-    not leaks.
-    """
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -106,7 +100,6 @@ def _leak(before: int, after: int, allowed: int | None) -> str:
 
 
 def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
-    """Return pytest's failure report for a test that has passed but exceeded a memory limit."""
     call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration

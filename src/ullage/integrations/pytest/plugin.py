@@ -138,12 +138,8 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
     pytest.fail(text, pytrace=False)
 
 
+# The marker closest to the test function has precedence.
 def _allowance_of(item: pytest.Item) -> Allowance:
-    """Return the memory limits from the markers of a test. The marker closest to the test function has precedence.
-
-    Raises:
-        UsageError: a marker has a wrong argument.
-    """
     given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers(_MARKER))):
         if mark.args or not mark.kwargs.keys() <= {"peak", "leak", "gpu", "values"}:
@@ -175,10 +171,8 @@ def _bytes_of(name: str, given: Any) -> int | None:
     return size
 
 
+# A debugger works only in pytest's own process.
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test with an emulated GPU runs in pytest's own process. It does if the user wants a debugger,
-    which works only there.
-    """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
     own = config.getoption("gpu_memory_gpu")
@@ -199,9 +193,6 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down fixtures in pytest's own process: those that earlier tests have set up and the next test does not
-    need.
-    """
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

@@ -115,8 +115,6 @@ class Processes:
 
 
 class _Process:
-    """A process that has an emulated GPU."""
-
     def __init__(self, config: pytest.Config, gpu: str, values: str, number: int) -> None:
         self._config = config
         self._gpu = gpu
@@ -145,9 +143,6 @@ class _Process:
         send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
-        """Return three things: the reports of a test; the reason, if it has no reports; and whether the process can run
-        another test.
-        """
         reports: list[pytest.TestReport] = []
         refusal = None
         try:
@@ -172,10 +167,6 @@ class _Process:
             ) from None
 
     def stop(self, *, is_busy: bool = False) -> None:
-        """End the process and its descendants.
-
-        If `is_busy` is true, do not wait for them: the process still runs a test whose result is not needed.
-        """
         for stream in (self._requests, self._answers):
             with suppress(OSError):
                 stream.close()
@@ -185,7 +176,6 @@ class _Process:
 
 
 def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
-    """Return the options of this pytest session as plain data. Another session can then start with the same options."""
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
     changes = {name: value for name, value in _NOT_THERE.items() if name in options}
     plugins = [name for name in config.option.plugins if name != "terminal"]
@@ -206,7 +196,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _warn(config: pytest.Config, *, category: tuple[str, str], text: str, file: str, line: int, **rest: Any) -> None:
-    """Report a warning from another process as if a test in this process had raised it."""
     kind = getattr(sys.modules.get(category[0]), category[1], UserWarning)
     message = warnings.WarningMessage(text, kind, file, line)
     config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **rest})

@@ -45,6 +45,7 @@ _STATES: Final = {
     "unknown": "other",
 }
 _LINES: Final = 7
+# in loading order
 _BLOCKS: Final = (
     "columns",
     "lives",
@@ -58,7 +59,6 @@ _BLOCKS: Final = (
     "hand",
     "explorer",
 )
-"""The names of the page's scripts that draw memory blocks over time, in loading order."""
 
 
 def draw_page(report: Report) -> str:
@@ -88,10 +88,6 @@ def draw_page(report: Report) -> str:
 
 
 def _prepared(picture: Picture) -> Any:
-    """Return the data that the HTML template needs for a chart: compressed blocks, or the branches of a tree.
-
-    None: the chart is of a different kind.
-    """
     if isinstance(picture, BlockHistory):
         return packed_within(picture)
     return tree_of(picture) if isinstance(picture, Icicle) else None
@@ -105,10 +101,6 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """Return the sections that the page shows above the charts, and the sections that it shows below them.
-
-    Meters and the main table are above. The page draws a curve as a chart, so only the remark of a curve is a section.
-    """
     named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
     meters = [one for one in named if one[0] == "meter"]
     others = [one for one in named if one[0] != "meter"]
@@ -133,8 +125,8 @@ def _environment() -> Environment:
     return environment
 
 
+# A file name may contain `</script>`.
 def _embedded(data: Any) -> Markup:
-    """Return data as JSON that is safe inside a script element, even if a file name contains `</script>`."""
     text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 

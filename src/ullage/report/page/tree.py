@@ -53,9 +53,6 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort the child branches by size. Combine each branch that has only one child with this child. Replace the
-    smallest branches with their sum.
-    """
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
     rest = node.branches[_MOST_BRANCHES:]
@@ -67,9 +64,6 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Combine a branch with its child as long as there is only one child. The result has the names of all combined
-    branches.
-    """
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches
         only.names = (*branch.names, *only.names)

@@ -36,16 +36,14 @@ from ullage.gpu.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
 from ullage.gpu.emulator.cudnn.table import estimate
 from ullage.gpu.emulator.cudnn.tree import describe, parse
 
+# cuDNN returns these for a query every time. Others, such as "out of memory", are not cached on disk.
 _LASTING_STATUSES: Final = range(2000, 4000)
-"""Status codes that cuDNN returns for a query every time, such as "bad parameter" or "not supported". Answers with
-other status codes, such as "out of memory", are not cached on disk.
-"""
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept in memory.
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
+# the time that a client waits for an answer
 _ANSWER_SECONDS: Final = 120
-"""The longest time in seconds that a client waits for the planner process to answer one query."""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
@@ -95,7 +93,6 @@ class Planner:
     """Answers queries to cuDNN. It loads the real cuDNN when a query has no cached answer on disk."""
 
     def __init__(self, setup: Setup) -> None:
-        """Create a planner without loading cuDNN."""
         self._setup = setup
         keeps = bool(setup.cache and setup.library)
         self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
@@ -159,11 +156,8 @@ class Planner:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
+    # Estimates are not cached, so that a newer table of measurements takes effect.
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Estimate the size of a cuDNN workspace from measurements of similar graphs.
-
-        The estimate is not cached, so that a newer table of measurements takes effect.
-        """
         found = estimate(
             parse(question),
             version=self._setup.version,
@@ -231,7 +225,6 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
 
 
 def _has_ended(client: int) -> bool:
-    """Return whether a process has ended. A zombie counts as ended."""
     try:
         return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -190,9 +190,6 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Copy the descriptors in a cuDNN attribute into the given descriptors. Return the descriptors that cuDNN
-        filled.
-        """
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))

@@ -55,10 +55,8 @@ _MATMUL: Final = 19
 _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
+# Any graph may need this much, for example for indices.
 _FLAT_BYTES: Final = 64 << 10
-"""The workspace in bytes that a cuDNN engine may need for any graph, such as for indices. An estimated range of sizes
-extends at least this many bytes below and above the estimate.
-"""
 _FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
 
 Key: TypeAlias = tuple[str, ...]
@@ -200,10 +198,6 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """Return the paths of the workspace tables. The table of the nearest cuDNN version comes first.
-
-    If two versions are equally near, the newer one comes first.
-    """
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")

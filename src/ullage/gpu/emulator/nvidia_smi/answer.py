@@ -105,7 +105,6 @@ def cards_of(environment: Mapping[str, str]) -> list[Card]:
 
 
 def _used(text: str, count: int) -> list[tuple[int, list[int]]]:
-    """List each running process with the bytes that it uses on each emulated GPU."""
     found = []
     for part in text.split():
         pid, _, descriptor = part.partition(":")

@@ -148,9 +148,8 @@ class Journal:
 # --- the latest entries, followed as they happen; the journal need not be open --------------------------------
 
 
+# struct journal_recent in journal.h
 class _Entry(ctypes.Structure):
-    """A ctypes structure equal to `struct journal_recent` in journal.h."""
-
     _fields_ = (("address", ctypes.c_uint64), ("size", ctypes.c_int64))
 
 

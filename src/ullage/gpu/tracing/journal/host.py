@@ -34,9 +34,8 @@ class HostKind(IntEnum):
     ARRAYS = 2
 
 
+# struct host_use in host.h
 class _HostUseStruct(ctypes.Structure):
-    """A ctypes structure equal to `struct host_use` in host.h."""
-
     _fields_ = (("bytes", ctypes.c_int64), ("blocks", ctypes.c_uint32), ("stack", ctypes.c_uint32))
 
 
@@ -112,7 +111,6 @@ class HostLedger:
 
 
 def _numpy_allocator() -> ctypes.c_void_p | None:
-    """Return the address of NumPy's table of memory functions; None if the table has an unknown layout."""
     try:
         core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1

@@ -19,11 +19,8 @@ from ullage.gpu.tracing.source import Line, is_librarys, is_users
 _COMPARED_FRAMES: Final = 20  # the number of frames that are compared in this check
 
 
+# struct stacks_layout: the offsets of the fields in the interpreter's frames
 class _FrameLayout(ctypes.Structure):
-    """The places at which the interpreter's frames store their fields. This ctypes structure is equal to
-    `struct stacks_layout`.
-    """
-
     _fields_ = tuple(
         (name, ctypes.c_int32)
         for name in (
@@ -35,9 +32,8 @@ class _FrameLayout(ctypes.Structure):
     )
 
 
+# struct stacks_node: one call in the tree of recorded stacks
 class _StackNode(ctypes.Structure):
-    """One call in the tree of recorded Python stacks. This ctypes structure is equal to `struct stacks_node`."""
-
     _fields_ = (
         ("parent", ctypes.c_uint32),
         ("line", ctypes.c_int32),
