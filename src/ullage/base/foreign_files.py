@@ -1,9 +1,7 @@
 """Read files that other users may have created.
 
-Only regular files are opened, because reading a pipe or a device could block.
-
-JSON text is checked before it is parsed, because the Python objects for some JSON texts need many times the bytes of
-the text.
+Only regular files are opened, because a pipe or a device could block. JSON text is checked before it is parsed, because
+the parsed objects can need far more memory than the text.
 """
 
 import errno
@@ -28,7 +26,7 @@ _DICTIONARY_BYTES: Final = 24
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, or a file that this process already has open (/dev/fd/N).
+    """Open a regular file, or a file that this process already has open (/dev/fd/N), for reading.
 
     Raises:
         OSError: the path leads to a pipe, a socket, a device or a folder, or the file cannot be opened.
@@ -68,7 +66,7 @@ def _check(path: Path, found: os.stat_result, *, is_ours: bool) -> None:
 
 
 def is_far_larger_in_memory(text: bytes | str) -> bool:
-    """Return whether a JSON text has more lists and dictionaries for its length than any snapshot or notebook has.
+    """Return whether parsed JSON would need far more memory than its text.
 
     Python needs 64 bytes for the text `[],` and 192 bytes for the text `{"a":1},`.
     """

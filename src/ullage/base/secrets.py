@@ -1,10 +1,9 @@
-"""Hide secrets in commands and environments, because the files and pages of a run are meant to be shown to other
-people.
+"""Hide secrets in commands and environment variables, because users show reports to other people.
 
 A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`), or because of its
-pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable:
-`--max-tokens 512`, `--key-dim 64`. Only those environment variables are kept that affect memory and whose values look
-like settings. A secret that has neither a known name nor a known pattern cannot be recognized.
+pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable: `--max-tokens
+512`, `--key-dim 64`. Environment variables are kept only if they affect memory and look like settings. A secret with an
+unknown name and an unknown pattern cannot be recognized.
 """
 
 import json
@@ -69,7 +68,7 @@ _ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secr
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return whether a value is a secret, judged by its name. For ambiguous names, the value decides.
+    """Return whether a value is secret, judged by its name and, if the name is ambiguous, by the value.
 
     Args:
         name: the name of an option, a variable, a field or a header, in any spelling.
@@ -148,16 +147,14 @@ _LONGEST_LITERAL: Final = 1 << 16
 
 @lru_cache(maxsize=1 << 14)
 def hidden_text(text: str) -> str:
-    """Return a text with its secrets hidden: values after a name such as `password=`, and tokens with a known
-    pattern.
-    """
+    """Hide the secrets in a text: values after names such as `password=`, and known token patterns."""
     if not _MAY_HOLD.search(text):
         return text
     return _without_forms(_without_assigned(text, end=_END_IN_TEXT))
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a command with their secrets hidden."""
+    """Hide the secrets in the arguments of a command."""
     shown: list[str] = []
     name, number = "", 0
     for word in words:
@@ -180,15 +177,15 @@ _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))
 
 
 class SourceCode(str):
-    """A Python source text, or a diff of Python source.
+    """Python source code, or a diff of Python source code.
 
-    In Python source, a value after a name such as `password` is hidden only if the value is a string literal.
+    Only string literals can be secrets in source code.
     """
 
     __slots__ = ()
 
     def without_secrets(self) -> "SourceCode":
-        """Return the Python source with the secrets in its string literals hidden."""
+        """Hide the secrets in the string literals of the source code."""
         return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
 
 
@@ -202,7 +199,7 @@ def _hidden_line_of_code(line: str) -> str:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return plain data or data classes with the secrets in all of their strings hidden."""
+    """Hide the secrets in all strings of plain data or dataclasses."""
     if isinstance(thing, SourceCode):
         return thing.without_secrets()
     if isinstance(thing, str):
@@ -387,7 +384,7 @@ _SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that a report may show, sorted by name.
 
-    A report may show a variable from a fixed list if its value looks like a setting and not like a secret.
+    They are on a fixed list, and their values look like settings and not like secrets.
     """
     return {
         name: value

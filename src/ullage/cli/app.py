@@ -1,4 +1,4 @@
-"""The command `ullage` with its subcommands. Only this module turns errors into messages and exit codes."""
+"""The command `ullage` with its subcommands. Errors become messages and exit codes here."""
 
 import os
 import select
@@ -69,8 +69,9 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line of ullage. If the reader of the output closes the pipe, as `head` does, end without an error
-    message.
+    """Run the command line of ullage.
+
+    If the reader of the output closes the pipe, as `head` does, end without an error message.
     """
     try:
         _run(arguments)

@@ -1,4 +1,5 @@
-"""The base classes of the commands, built on typer's classes, and the parameters that several commands have.
+"""Base classes for ullage's commands, built on typer, and parameters that several commands share.
+
 `with_options` adds every option of a list (`ullage.options`) to a command.
 """
 
@@ -21,7 +22,7 @@ from ullage.options import DATA, GPU, LAYOUTS, OUTPUT, RUN, VALUES
 
 _MOST_BYTES: Final = 1 << 24
 MOST_USED: Final = "Most used"
-"""The group of options that --help lists first."""
+"""The group of options that --help shows first."""
 _MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
     "predict": ("gpu", "steps", "count", "advise", "html"),
     "fit": ("gpu", "vary", "steps", "margin", "html"),
@@ -76,8 +77,7 @@ class _Quick:
 
 
 class PlainTypes:
-    """A converter for the parameters of the command line. Strings and paths stay unchanged; typer converts all other
-    types.
+    """Converts command-line parameters without pydantic if they are strings or paths.
 
     Args:
         of_typer: a function that returns typer's own converter, which imports pydantic.
@@ -90,7 +90,7 @@ class PlainTypes:
         return self
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return an argument, or a default value, converted to the type of its parameter."""
+        """Convert an argument or a default to the type of its parameter."""
         kind = param.type_descriptor.annotation
         if param.nargs == 1 and not param.multiple:
             if value is None or (kind is str and isinstance(value, str)):
@@ -105,19 +105,19 @@ class PlainTypes:
 
 
 class Command(_Quick, TyperCommand):
-    """A subcommand."""
+    """A subcommand of ullage."""
 
 
 class LaunchCommand(Command):
-    """A subcommand that is followed by a command of the user, whose options are separated from ullage's.
+    """A subcommand that is followed by the user's own command.
 
-    Before the user's command, all options belong to ullage. After the name of a script, the options belong to ullage
-    that ullage knows and that the script's source does not mention: `ullage predict train.py --batch-size 8 --gpu T4`.
-    After any other command, and after --, all options belong to the user's command.
+    Options before the user's command belong to ullage. Options after a script belong to ullage if ullage knows them and
+    the script's source does not mention them: `ullage predict train.py --batch-size 8 --gpu T4`. After any other
+    command, and after --, all options belong to the user's command.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options of ullage. Leave the user's command, with its options, in `ctx.args`."""
+        """Parse ullage's options, and keep the user's command and its options in `ctx.args`."""
         own, command = self._split(ctx, list(args))
         if command[1:] and is_python_file(command[0]):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
@@ -196,7 +196,7 @@ class LaunchCommand(Command):
 
 
 def is_python_file(word: str) -> bool:
-    """Return whether an argument is the path of a script, whose source can be read."""
+    """Return whether an argument is the path of a Python script."""
     return word.endswith((".py", ".pyw", ".ipynb")) or (Path(word).is_file() and "/" in word)
 
 
@@ -214,7 +214,7 @@ def _is_config_of_library(value: str, words: list[str]) -> bool:
 
 
 class CommandGroup(_Quick, TyperGroup):
-    """The command `ullage`."""
+    """The command `ullage`, which contains the subcommands."""
 
 
 # --help does not need rich's modules for Markdown and tracebacks, which take a third of its time to import.
@@ -254,12 +254,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard 
 
 
 def epilog_of(first: str, second: str, *notes: str, page: str) -> str:
-    """Return the end of a command's --help: two example commands, notes, and the page of the documentation."""
+    """Return the end of a command's --help: examples, notes and the documentation page."""
     return "\n\n".join(["[bold]Examples[/]", first, second, *notes, f"[bold]Documentation[/] docs/{page}"])
 
 
 def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function], Function]:
-    """Return a decorator for a command whose last parameter is `**options: Any`. It adds every option of the lists.
+    """Return a decorator that adds options to a command whose last parameter is `**options: Any`.
 
     Args:
         listings: the lists, as `ullage.base.option` reads them. If several lists have an option, the first one counts.

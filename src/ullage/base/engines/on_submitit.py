@@ -1,6 +1,6 @@
-"""The engine that runs work as Slurm jobs through submitit, or as local processes through submitit's local executor.
+"""Run work items as Slurm jobs through submitit, or as local processes.
 
-All work that is submitted within one second becomes one job array. A lost job is submitted a second time.
+Work that is submitted within one second becomes one job array. A lost job is submitted a second time.
 """
 
 import threading
@@ -41,7 +41,7 @@ class _Piece:
 
 
 class SubmititEngine(WorkEngine):
-    """An engine that runs each work item as a Slurm job, or as a process of submitit's local executor."""
+    """Runs each work item as a Slurm job, or as a process of submitit's local executor."""
 
     def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:
         """Start the engine. A job is submitted only when there is work.
@@ -78,7 +78,7 @@ class SubmititEngine(WorkEngine):
         self._thread.start()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Add a work item to the next job array."""
+        """Add a function call to the next job array."""
         piece = _Piece(function, payload, Future())
         with self._changed:
             if self._is_over:
@@ -88,7 +88,7 @@ class SubmititEngine(WorkEngine):
         return piece.future
 
     def cancel(self) -> None:
-        """Cancel every submitit job. Remove the folder of the jobs, unless it contains the log of a lost job."""
+        """Cancel all submitit jobs. Remove their folder, unless it contains the log of a lost job."""
         with self._changed:
             if self._is_over:
                 return
