@@ -1,9 +1,8 @@
-"""Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization, `MemoryCallback` to log
-memory.
+"""Lightning: guards for automatic and manual optimization, and a callback that logs memory.
 
-Lightning runs `training_step`, `zero_grad` and backward in a closure. With the guard, `zero_grad` comes first. Then the
-guard runs the rest, and repeats it if memory runs out. The optimizer steps once that has succeeded. Values that a step
-logs are held back until then, so that they are logged once for the whole batch.
+Lightning runs `training_step`, `zero_grad` and backward in a closure. The guard calls `zero_grad` first, and repeats
+the rest if memory runs out. The optimizer steps once after that. Logged values are held back until then, so that a
+batch is logged only once.
 """
 
 from collections import OrderedDict
@@ -38,9 +37,7 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how the
-        guard handled them.
-        """
+        """The guard, which is created when `Trainer.fit` starts. Its `events` list the handled out-of-memory errors."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
@@ -274,7 +271,7 @@ def _scaler_of(plugin: Any) -> Any:
 
 
 class MemoryCallback(WatchesMemory, _lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """A callback that logs memory as often as the Trainer logs. It warns once of each leak.
+    """A callback that logs memory as often as the Trainer logs. It warns once about each leak.
 
     Example:
         trainer = lightning.Trainer(callbacks=[MemoryCallback()])

@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch has only one peak statistic for the whole process, and it cannot be restored after a reset. So it is never
-reset. The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
+PyTorch has one peak statistic for the whole process, so it is never reset here. The peak of a cell comes from PyTorch's
+memory history, which is on while the cell runs.
 """
 
 import gc
@@ -32,7 +32,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove the magics from the shell."""
+    """Remove `%memory`, `%%memory` and `%free` from the shell."""
     for kind, names in (("line", ("memory", "free")), ("cell", ("memory",))):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)

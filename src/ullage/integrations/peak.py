@@ -1,8 +1,8 @@
-"""Find the contents of memory at the peak, by role and source line, for a test or a notebook cell.
+"""Find out what holds memory at the peak of a test or a notebook cell, by role and source line.
 
-PyTorch's memory history has the lifetime of each block and the line that allocated it. Global hooks for modules and
-optimizers record which addresses are weights, gradients or optimizer state. All other memory is "activations and
-others". For memory that was allocated before the recording, only the total is known.
+PyTorch's memory history has the lifetime of each block and the line that allocated it. Global hooks record the
+addresses of weights, gradients and optimizer state. All other memory is "activations and others". For memory from
+before the recording, only the total is known.
 """
 
 import gc
@@ -32,16 +32,17 @@ _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakContents:
-    """The contents of a GPU's memory at the peak of allocated memory."""
+    """What holds a GPU's memory at the peak of allocated memory."""
 
     bytes: int
-    """The allocated bytes at the peak, as PyTorch counted them. If the process had a higher peak before the recording,
-    this is the sum of the recorded blocks.
+    """The allocated bytes at the peak, as PyTorch counted them.
+
+    If PyTorch's peak is older than the recording, this is the sum of the recorded blocks.
     """
     by_role: tuple[tuple[str, int], ...] | None
-    """The bytes of each role at the peak, largest first. Their sum is `bytes`. None: the roles are unknown."""
+    """The bytes of each role at the peak, largest first. None: the roles are unknown."""
     by_line: tuple[tuple[str, str, int], ...]
-    """The source lines that hold the most bytes at the peak, each as (role, line, requested bytes)."""
+    """The source lines that hold the most memory at the peak, as (role, line, requested bytes)."""
 
     def __str__(self) -> str:
         if self.by_role is None:
@@ -74,9 +75,7 @@ class _Course:
 
 
 class PeakWatch:
-    """Records GPU memory allocations between `start` and `stop`. It holds addresses and weak references, but no
-    tensors.
-    """
+    """Records GPU memory allocations between `start` and `stop`. It keeps no tensors alive."""
 
     def __init__(self) -> None:
         self.before_bytes: list[int] = []
@@ -88,7 +87,7 @@ class PeakWatch:
         self._records = False
 
     def start(self) -> None:
-        """Start to record allocations. CUDA is initialized if it is not in use."""
+        """Start to record allocations. CUDA is initialized if necessary."""
         torch.cuda.init()
         if torch.cuda.get_allocator_backend() == "native" and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_MOST_EVENTS)
@@ -105,13 +104,11 @@ class PeakWatch:
 
     @property
     def highest_bytes(self) -> int:
-        """The highest peak of all GPUs in bytes, as PyTorch has counted it since the last reset of its peak
-        statistics.
-        """
+        """The highest peak of all GPUs in bytes, since PyTorch's peak statistics were last reset."""
         return int(max(torch.cuda.max_memory_allocated(device) for device in _devices()))
 
     def stop(self, *, is_explained: bool = True) -> PeakContents:
-        """Remove all hooks, and return the contents of memory at the highest peak of all GPUs.
+        """Remove all hooks, and return what held memory at the highest peak of all GPUs.
 
         Args:
             is_explained: whether to find the contents of the peak. The first time in a process, it takes one or two
@@ -130,7 +127,7 @@ class PeakWatch:
         return max(peaks, key=lambda peak: peak.bytes)
 
     def note_alive(self) -> None:
-        """Record the role of each address now. Call this method while the objects of the test still exist."""
+        """Record the roles of all live tensors. Call this method while the test's objects still exist."""
         for one in gc.get_objects():
             if issubclass(type(one), Optimizer):
                 self._note("optimizer state", optimizer_tensors(one))

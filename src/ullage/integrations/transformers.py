@@ -1,9 +1,9 @@
 """Transformers: a mixin that guards the steps of a Trainer, and a callback that logs memory.
 
-The Trainer runs a batch as usual, up to its call of backward. There, the guard takes the loss. So the loss includes all
-that a Trainer does to it: a custom loss function, label smoothing, division for gradient accumulation. Clipping waits
-until the optimizer steps, because gradients of several ranks are reduced only then. For this purpose, methods of the
-accelerator and the optimizer are replaced. They are restored when training ends.
+The Trainer runs a batch as usual, up to its call of backward. There, the guard takes the loss, so the loss includes
+label smoothing, custom loss functions and gradient accumulation. Gradients are clipped when the optimizer steps,
+because gradients of several ranks are reduced only then. Methods of the accelerator and the optimizer are replaced
+during training, and restored afterwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: 
     """
 
     def add_to(self, trainer: Any) -> None:
-        """Add this callback to a Trainer, before the Trainer's callbacks that report values."""
+        """Add this callback to a Trainer, before the callbacks that report values."""
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -77,9 +77,7 @@ class Guarded:
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, which is created in the first training step. Its `events` list the out-of-memory errors and how the
-    guard handled them.
-    """
+    """The guard, which is created in the first training step. Its `events` list the handled out-of-memory errors."""
 
     # the ids of the model and the optimizer
     _guarded: tuple[int, int] | None = None
@@ -102,8 +100,8 @@ class Guarded:
             )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
-        """Run forward and backward of a batch, in several parts if the batch does not fit. Return the loss of the whole
-        batch.
+        """Run the forward and backward passes of a batch, in several parts if it does not fit. Return the batch's
+        loss.
         """
         if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
             self._install_guard(model)
@@ -131,9 +129,7 @@ class Guarded:
         return loss
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """Train with the Trainer's own `train` method. Afterwards, restore the methods of its accelerator and its
-        optimizer.
-        """
+        """Call the Trainer's own `train`, and then restore the replaced methods of its accelerator and optimizer."""
         try:
             return super().train(*args, **options)  # type: ignore[misc]  # the Trainer's
         finally:

@@ -1,6 +1,4 @@
-"""The base class of the results of functions such as `ullage.predict`. A result can print itself as a report or as one
-line.
-"""
+"""The base class of results that functions such as `ullage.predict` return."""
 
 import importlib
 import io
@@ -21,7 +19,7 @@ class Answer:
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The module whose function `describe` converts the result to a report. It is imported only when it is needed."""
+    """The module whose function `describe` makes a report of the result."""
 
     def __str__(self) -> str:
         from ullage.report.terminal import ReportConsole, draw
@@ -49,7 +47,7 @@ class Answer:
         return (self,)
 
     def report_of(self) -> Report:
-        """Return the report of the answer."""
+        """Return the report of a result."""
         describe: Any = importlib.import_module(self.described_in).describe
         report: Report = describe(self)
         return report

@@ -1,4 +1,4 @@
-"""Draw a report on a terminal. This module does not depend on what the figures in the report mean."""
+"""Draw a report on a terminal."""
 
 import itertools
 from collections.abc import Sequence
@@ -56,17 +56,15 @@ _COLUMNS_BESIDE_LABEL: Final = 44
 
 
 class ReportConsole(Console):
-    """A rich console. If the reader of its output closes the pipe, the process ends as other programs do."""
+    """A rich console that ends the process quietly if the reader of its output closes the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. Without this method, rich would end the process with exit code 1, which means "does
-        not fit".
-        """
+        """Raise BrokenPipeError. Otherwise, rich would exit with code 1, which means "does not fit"."""
         raise BrokenPipeError
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
-    """Print a report. Its details are left out unless `is_whole` is true.
+    """Print a report. Details are printed only if `is_whole` is true.
 
     Control characters are replaced, because names and quotations in a report come from other people.
     """
@@ -98,9 +96,7 @@ def _short(section: Section) -> Section:
 
 
 def without_control_characters(thing: Any) -> Any:
-    """Replace every control character in the data, because control characters could change the state of the
-    terminal.
-    """
+    """Replace all control characters, because they could change the state of the terminal."""
     if isinstance(thing, str):
         shown = thing.translate(_CONTROL_CHARACTERS)
         return SourceCode(shown) if isinstance(thing, SourceCode) else shown

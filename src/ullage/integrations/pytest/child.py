@@ -1,8 +1,7 @@
-"""The process with an emulated GPU that runs marked tests. It collects a test a second time, runs it in a fork, and
-sends the test's reports.
+"""The process with an emulated GPU that runs marked tests.
 
-`process` starts it with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session. It has the
-options of the session that started it, without those that select, order and show tests.
+It is a pytest session with the options of the session that started it. It collects each test again, runs it in a fork,
+and sends the reports back. Its arguments are three file descriptors: REQUESTS ANSWERS LIFELINE.
 """
 
 import gc
@@ -29,8 +28,9 @@ _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Run the tests that the parent process requests, until it closes the connection. Then exit without Python's
-    cleanup of modules.
+    """Run the tests that the parent process requests, until it closes the connection.
+
+    The process then exits without Python's cleanup of modules.
     """
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])

@@ -1,4 +1,4 @@
-"""Measure the peak of allocated memory in one test, and the memory that the test leaves allocated.
+"""Measure the memory peak of a test, and the memory that the test leaves allocated.
 
 A test that exceeds a limit is reported as failed.
 """
@@ -20,9 +20,9 @@ _LEAST_SHOWN = "1KiB"
 def measured_reports(
     item: pytest.Item, nextitem: pytest.Item | None, *, peak_bytes: int | None, leak_bytes: int | None
 ) -> list[pytest.TestReport]:
-    """Run a test with its fixtures, and return its reports. The test fails if it exceeds a memory limit.
+    """Run a test with its fixtures, and return its reports.
 
-    PyTorch's peak statistics are reset before the test.
+    The test fails if it exceeds a memory limit. PyTorch's peak statistics are reset before the test.
 
     Args:
         item: the test.

@@ -1,9 +1,8 @@
-"""The processes in which marked tests run. There is one for each emulated GPU, and it forks once for every test.
+"""The processes that run marked tests. There is one for each emulated GPU, and it forks for every test.
 
-A process emulates one GPU during its whole life. It has to start the emulation before it imports torch, but pytest's
-own process may already have imported torch. So a new process collects the test a second time and forks to run it.
-Memory that one test left on the GPU does not affect the next test, and torch is imported only once. `child` describes
-what happens in that process. Reports are sent in the same form as in pytest-xdist.
+A GPU must be emulated before torch is imported, and pytest's own process may have imported torch already. So a new
+process collects the tests again. Each test runs in a fork, so that memory that it leaves on the GPU does not affect the
+next test.
 """
 
 import marshal
@@ -55,14 +54,14 @@ _NOT_THERE: Final[dict[str, Any]] = {
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Send a message of plain data to the other process."""
+    """Send a message to the other process."""
     data = marshal.dumps(message)
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Return the next message of the other process.
+    """Return the next message from the other process.
 
     Raises:
         EOFError: the other process has closed the connection.
@@ -74,8 +73,9 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes with emulated GPUs that this pytest session has started. There is one for each GPU and each mode
-    `values` of `ullage.emulate`.
+    """The processes with emulated GPUs that this pytest session has started.
+
+    There is one process for each combination of GPU and `values` (see `ullage.emulate`).
     """
 
     def __init__(self, config: pytest.Config) -> None:

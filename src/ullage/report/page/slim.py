@@ -1,7 +1,6 @@
-"""Convert memory blocks over time to compressed text for an HTML page. If there are too many blocks, the smallest ones
-are replaced by the sum of their sizes.
+"""Compress memory blocks for an HTML page. If there are too many, the smallest are replaced by their sum.
 
-A script of the page, columns.js, decompresses the text.
+The script columns.js decompresses the text on the page.
 """
 
 import base64
@@ -29,9 +28,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, most_letters: int = _MOST_LETTERS) -> str:
-    """Return memory blocks over time as compressed text. If the text would be too long, the smallest blocks are left
-    out.
-    """
+    """Compress the history of memory blocks to text, and omit the smallest blocks if the text gets too long."""
     keep = min(len(history.blocks.born), most_blocks)
     while True:
         slim = slimmed(history, keep)
@@ -42,9 +39,9 @@ def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, mos
 
 
 def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
-    """Return the history with only the largest blocks.
+    """Keep only the largest blocks of a history.
 
-    The sizes of the other blocks are summed at each position on the time axis.
+    The sizes of all other blocks are summed at each position on the time axis.
     """
     blocks = history.blocks
     if len(blocks.born) <= most_blocks:
