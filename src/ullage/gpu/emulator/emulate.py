@@ -1,9 +1,8 @@
 """Emulate a GPU in this process and in every process that it starts.
 
-A process emulates until it ends, because torch binds to the libraries that it finds when it is imported. Child
-processes inherit the GPU through two environment variables. `ULLAGE_EMULATED_CARD` describes the GPU. `PYTHONPATH`
-leads to `_child/hooks/sitecustomize.py`, which starts the emulation. `ullage.gpu.values` computes the values that are
-read back from the GPU.
+A process emulates until it ends, because torch binds to CUDA libraries when it is imported. Child processes inherit the
+GPU through two environment variables. `ULLAGE_EMULATED_CARD` describes the GPU. `PYTHONPATH` leads to
+`_child/hooks/sitecustomize.py`, which starts the emulation.
 """
 
 import atexit
@@ -48,19 +47,19 @@ _EXIT_PAUSE_SECONDS: Final = 0.05
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """The description of this process's emulated GPU. Sizes are in bytes."""
+    """The emulated GPU of this process. Sizes are in bytes."""
 
     gpu: str
     count: int
     total_memory_bytes: int
     context_bytes: int
     cudnn_workspace_bytes: int | None
-    """The workspace bytes that the user has set for every cuDNN plan; None if cuDNN's own sizes are used."""
+    """The workspace size of every cuDNN plan, if the user has set one. None: cuDNN's own sizes."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose memory addresses are emulated. It is one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose memory addresses are emulated, such as "linux"."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """The options that determine which values a script reads back from the emulated GPU."""
+    """The options for the tensor values that a script reads from the emulated GPU."""
 
     def __post_init__(self) -> None:
         if isinstance(self.values, dict):
@@ -133,7 +132,7 @@ def emulate(
 
 
 def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices: Any) -> Emulation:
-    """Make every Python process with this environment, and its children, emulate GPUs. This process is not affected.
+    """Make Python processes with this environment emulate GPUs. This process is not affected.
 
     Args:
         environment: the environment of a process that is about to be started.
@@ -154,13 +153,13 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
 
 
 def inherit() -> None:
-    """Emulate the parent process's GPU in this child process. `_child/hooks/sitecustomize.py` calls this function."""
+    """Emulate the parent process's GPU. `_child/hooks/sitecustomize.py` calls this function in child processes."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
 def inherited() -> Emulation:
-    """Return the emulation that this process inherited from its parent process."""
+    """Return the emulation that this process inherited from its parent."""
     inherit()
     assert _current is not None
     return _current
@@ -213,17 +212,13 @@ def _emulation_of(
 
 
 def check_placement(what: str, placement: str) -> None:
-    """Raise UsageError if a text is not in `PLACEMENTS`, the drivers whose memory addresses can be emulated."""
+    """Raise UsageError if ullage cannot emulate the memory addresses of the named driver."""
     if placement not in PLACEMENTS:
         raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Map the names in `ullage.gpu.emulator.library.FIGURES` to the properties of a GPU.
-
-    The CUDA context, the cuDNN workspace and the address placement are not included, because each emulation chooses
-    them.
-    """
+    """Return a GPU's properties, under the names that the emulated CUDA libraries expect."""
     major, minor = card.compute_capability
     own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}
     return own | {"cc_major": major, "cc_minor": minor, "max_blocks_per_sm": _blocks_per_sm(card)}

@@ -1,7 +1,7 @@
-"""Run edited source text in place of the user's files, which stay unchanged on disk.
+"""Run edited source code in place of the user's files, which stay unchanged on disk.
 
-The text is compiled under the file's own name and entered into Python's line cache. So tracebacks, `inspect` and
-`torch.compile` show the text that actually runs.
+The code is compiled under the file's own name and entered into Python's line cache. So tracebacks, `inspect` and
+`torch.compile` show the code that actually runs.
 """
 
 import base64
@@ -18,16 +18,14 @@ from typing import Any
 
 
 def packed(texts: Mapping[str, str]) -> str:
-    """Pack a mapping from paths to edited source texts into one string. The string is short enough for a command-line
-    argument or an environment variable.
-    """
+    """Encode edited source code as one short string, for an argument or an environment variable."""
     if not texts:
         return ""
     return base64.b64encode(zlib.compress(json.dumps(dict(texts)).encode(), 9)).decode()
 
 
 class EditedSources:
-    """Maps absolute paths of the user's files to the edited source texts that run in their place."""
+    """The edited source code of the user's files, by absolute path."""
 
     def __init__(self, word: str) -> None:
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
@@ -38,11 +36,11 @@ class EditedSources:
                 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
     def text_of(self, path: str) -> str | None:
-        """Return the edited source text that runs in place of a file; None if the file itself runs."""
+        """Return the edited source code of a file, or None if the file is not edited."""
         return self._texts.get(os.path.realpath(path)) if self._texts else None
 
     def install(self) -> None:
-        """Make imports and `python SCRIPT` in this process run the edited source texts."""
+        """Make imports and `python SCRIPT` run the edited source code in this process."""
         if not self._texts:
             return
         get_code, get_data = SourceFileLoader.get_code, SourceFileLoader.get_data
