@@ -1,9 +1,8 @@
-"""Compute all values: each operator that runs on the emulated GPU also runs on the host, in the same memory.
+"""Run every GPU operator on the host, too, so that all tensor values are computed.
 
-The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). So a GPU tensor is a host
-tensor at the same time, and views, in-place operators, copies and shared storages need no special rules. The GPU
-operator runs first, with kernels that do nothing, so that the allocator sees PyTorch's own sequence of requests. Then
-the operator runs on the host.
+The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). So a GPU tensor is also a host
+tensor, and views and in-place operators need no special rules. The GPU operator runs first, with kernels that do
+nothing, so that the allocator sees PyTorch's own requests. Then the operator runs on the host.
 """
 
 import threading
@@ -109,11 +108,11 @@ class Computation(Watch):
     # ---- CUDA graphs: captured operations run at each replay
 
     def begin_capture(self) -> None:
-        """Note that the capture of a CUDA graph begins."""
+        """Start to record the operations of a CUDA graph."""
         self._recorded = []
 
     def end_capture(self) -> list[Callable[[], None]]:
-        """Return the operations of the captured CUDA graph."""
+        """Return the operations that were recorded for a CUDA graph."""
         recorded, self._recorded = self._recorded or [], None
         return recorded
 

@@ -1,9 +1,9 @@
-"""Find out from a script's source whether a number that a line reads can change what the script does.
+"""Find out whether a number that a script reads from the GPU can change what the script does.
 
-A loss that is only logged changes nothing. A loss that is compared does. A number is followed from name to name:
-through variables within a function, and through attributes and return values within the file. If no code in the file
-calls a function, its return value may decide something in another file. Call arguments are not followed, because most
-of them are logged.
+A loss that is only logged changes nothing, but a loss that is compared does. In the script's source, a number is
+followed through variables, attributes and return values. Call arguments are not followed, because most of them are
+logged. A function that its file does not call may return a number to another file, so its return value may decide
+something.
 """
 
 import ast
@@ -23,9 +23,9 @@ _MOST_PASSES: Final = 8
 
 @cache
 def may_decide(file: str, line: int) -> bool:
-    """Return whether a number that a source line reads from the GPU may decide what the script does.
+    """Return whether a number that a source line reads from the GPU may change what the script does.
 
-    It may do so in a comparison, a condition, an index or a size. Return False if the source cannot be read.
+    It may do so in a comparison, a condition, an index or a size. The result is False if the source cannot be read.
     """
     flow = _flow_of(file)
     if flow is None:

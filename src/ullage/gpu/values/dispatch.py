@@ -1,8 +1,8 @@
-"""Intercept every operator with kernels at a separate dispatch key below autograd. Then run the operator as usual.
+"""Intercept every operator with kernels at a dispatch key below autograd.
 
-After the interception, an operator runs as it would without it. So the allocator sees PyTorch's own sequence of
-requests, byte for byte. A `TorchDispatchMode` would not work: under a mode, autograd treats tensors as subclasses and
-no longer accumulates gradients in place (`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h).
+After the interception, an operator runs as usual. So the allocator sees PyTorch's own requests, byte for byte. A
+`TorchDispatchMode` would not work: under a mode, autograd treats tensors as subclasses and no longer accumulates
+gradients in place (`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h).
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
 # c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
 ONLY: Final = torch._C.DispatchKeySet(KEY)
-"""A set of dispatch keys that contains only ullage's interception key. It is used to exclude this key."""
+"""A set of dispatch keys with only ullage's key."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The dispatch key of Python tensor subclasses and dispatch modes."""
 _BEFORE_PYTHON: Final = (
@@ -47,8 +47,9 @@ _MANY: Final = 400
 
 
 class Watch(ABC):
-    """The base class for interception. After `install`, it intercepts all PyTorch operators in each thread that has
-    called `include`.
+    """The base class for interception.
+
+    After `install`, it intercepts all PyTorch operators in each thread that has called `include`.
     """
 
     def __init__(self, *, everything: bool) -> None:
@@ -56,25 +57,26 @@ class Watch(ABC):
         self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
         self.has_ended = False
-        """Whether interception has ended. Operators then run without being recorded."""
+        """Whether interception has ended."""
         self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is called with each operator that uses GPU memory, and with its arguments. Set it before
-        `install`.
+        """A function that is called with each operator that uses GPU memory, and its arguments.
+
+        Set it before `install`.
         """
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Handle an intercepted operator: run it with `Invocation.run`, and return its result."""
+        """Run an intercepted operator with `Invocation.run`, and return its result."""
 
     def prepare(self) -> None:
-        """Give ullage's dispatch key no effect until `install` is called. Threads can include the key before that."""
+        """Let threads include ullage's dispatch key before `install`. The key has no effect until then."""
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing
         _pass_by_higher_order_operators()
 
     def install(self) -> None:
-        """Register a kernel for every operator. PyTorch calls these kernels only in threads that include the key.
+        """Register a kernel for every operator. PyTorch calls it only in threads that include ullage's dispatch key.
 
         If the arguments contain a Tensor subclass, or the script uses a dispatch mode, PyTorch finds only kernels
         registered for the operator itself. The fallback kernel is for operators that are defined later.
@@ -87,9 +89,9 @@ class Watch(ABC):
         self._libraries["_"] = whole
 
     def see_new_operators(self, *names: str) -> None:
-        """Register an interception kernel for the named operators, or for all operators if none are named.
+        """Intercept the named operators or, if none are named, all operators.
 
-        Operators that have such a kernel already are skipped.
+        Operators that are intercepted already are skipped.
         """
         new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
         made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
@@ -162,7 +164,7 @@ class Watch(ABC):
         return kernel
 
     def include(self, *, on: bool = True) -> None:
-        """Start or stop interception in the calling thread. The work that autograd does for this thread is included."""
+        """Start or stop interception in the calling thread, including its autograd work."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
@@ -176,7 +178,7 @@ def _pass_by_higher_order_operators() -> None:
 
 
 def is_thread_seen() -> int | None:
-    """Return the address of PyTorch's C++ function that returns whether the calling thread includes a dispatch key."""
+    """Return the address of PyTorch's C++ function that tests whether a thread includes a dispatch key."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     function = getattr(library, _IS_INCLUDED, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
@@ -199,7 +201,7 @@ def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """One call of an intercepted operator. ullage can run it as PyTorch would have run it."""
+    """A call of an intercepted operator, which can be run as PyTorch would have run it."""
 
     keyset: Any
     plan: OperatorPlan
@@ -208,13 +210,11 @@ class Invocation:
     keywords: Mapping[str, Any]
 
     def written(self) -> list[Any]:
-        """Return the arguments that the operator writes. An item may be a list of tensors, or None for an omitted
-        argument.
-        """
+        """Return the arguments that the operator writes. An item may be a list of tensors or None."""
         return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
 
     def run(self) -> Any:
-        """Run the operator as it would have run without interception."""
+        """Run the operator as PyTorch would have run it."""
         plan, arguments, keywords = self.plan, self.arguments, self.keywords
         if self.keyset.has(PYTHON):
             result = _to_python(self.operator, arguments, keywords)
@@ -275,7 +275,7 @@ def _flat(argument: Any) -> Sequence[Any]:
 
 
 def tensors_in(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among an operator's arguments or results. Tensors in nested lists are included."""
+    """Yield all tensors in an operator's arguments or results, even in nested lists."""
     for each in arguments:
         if isinstance(each, torch.Tensor):
             yield each

@@ -1,8 +1,7 @@
-"""Generate plausible random numbers for unknown values. They are standard normal, with the sign that the last operation
-gives.
+"""Generate plausible random numbers to replace unknown tensor values.
 
-The numbers depend only on the seed and on the serial number of the block content, so repeated reads return the same
-numbers.
+The numbers are standard normal, with the sign that the last operation gives. They depend only on the seed and on the
+serial number of the block content, so repeated reads return the same numbers.
 """
 
 import math
@@ -27,29 +26,30 @@ _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "nor
 
 
 class DrawLevel(NamedTuple):
-    """The settings that all random values of one seed share.
+    """The settings for all random numbers of one seed.
 
-    A sum over many random numbers is nearly the same for each seed. If all seeds had the same settings, runs with
-    random values would agree with each other more than with a real run. So consecutive seeds have different settings,
-    which cover what a real run may have.
+    A sum over many random numbers is nearly the same for each seed. With equal settings, runs would agree more with
+    each other than with a real run. So consecutive seeds have different settings.
     """
 
     spread: float
-    """The distance between the columns of a matrix product, in units of the standard deviation within a column.
+    """The distance between the columns of a matrix product, in standard deviations of a column.
 
     The scores of a router with a bias and independent inputs are 1 / sqrt(width) apart. The scores of later layers
     differ much more, because hidden states are similar. These values were chosen to match the token counts of a small
     Mixtral.
     """
     scale: float
-    """The standard deviation of the random numbers that replace a matrix product. Some seeds have a small one,
-    because a freshly initialised output layer returns small numbers.
+    """The standard deviation of random numbers that replace a matrix product.
+
+    Some seeds have a small one, because a freshly initialised output layer returns small numbers.
     """
     mean: float
-    """The distance between the mean of many random numbers and the expected mean, in units of the standard error."""
+    """The distance between the mean of many random numbers and the expected mean, in standard errors."""
     rate: float
-    """The factor by which a random number shrinks each time the same source line reads it. So a loop that waits for a
-    small number ends.
+    """The factor by which a random number shrinks each time the same line reads it.
+
+    It ends loops that wait for a small number.
     """
 
 
@@ -63,16 +63,12 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return the settings that all random values of a seed share. Five consecutive seeds have five different
-    settings.
-    """
+    """Return the settings for the random numbers of a seed. Five consecutive seeds have different settings."""
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift the result of a random operator. Its mean then deviates as much as it may deviate by chance on a real
-    GPU.
-    """
+    """Shift the mean of random numbers by as much as it may deviate by chance on a real GPU."""
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
     shift = level_of(seed).mean / math.sqrt(result.numel())
@@ -109,7 +105,7 @@ _KEEP: Final = frozenset(
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
-    """Return the sign of the numbers in a block of GPU memory. It is derived from the operations that compute them."""
+    """Return the sign of the numbers in a block of GPU memory, derived from the operations that compute them."""
     if isinstance(content, UpdatedContent):
         return sign_of(content.origin, depth)
     call = content.call
@@ -148,9 +144,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory with values for an unknown content of a block. Floats are random numbers, and other types are
-    zeros.
-    """
+    """Return host memory that replaces unknown GPU memory. Floats are random, and other types are zero."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -166,11 +160,11 @@ def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
 
 
 def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) -> torch.UntypedStorage:
-    """Return the bytes of a block's content after optimizer steps.
+    """Return the bytes of a memory block after optimizer steps.
 
     Gradients of a tensor are correlated, because the inputs are positive or have a nonzero mean. So the weights of one
-    output grow or shrink together. Every step moves them in the same direction, so a few steps shift all scores of an
-    output. Adam moves each number by about the learning rate per step, however small the gradient is.
+    output grow or shrink together, and a few steps shift all scores of an output. Adam moves each number by about the
+    learning rate per step, however small the gradient is.
     """
     numbers = torch.empty(0, dtype=content.dtype)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))

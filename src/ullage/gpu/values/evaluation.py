@@ -1,4 +1,4 @@
-"""Run, on the CPU, the recorded operations that lead to a GPU value. They run when the value is needed."""
+"""Run recorded operations on the CPU when a script needs a GPU value that depends on them."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +25,12 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The size in bytes up to which the values of a float tensor are kept on the host. A larger tensor is computed only if
-one of its values decides something.
+"""The size in bytes up to which float tensors are kept on the host.
+
+A larger tensor is computed only if one of its values decides something.
 """
 WHOLE_BYTES: Final = 64 * MIB
-"""The size in bytes up to which the values of a tensor of integers or booleans are kept on the host."""
+"""The size in bytes up to which tensors of integers or booleans are kept on the host."""
 # all results of an operation that runs on the host
 _MADE_BYTES: Final = 256 * MIB
 _DRAWN_BYTES: Final = 512 * MIB
@@ -46,37 +47,38 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Host memory for block contents that is kept only while one GPU value is computed."""
+"""Host memory that is used only while one GPU value is computed."""
 
 
 class EvaluationError(Exception):
-    """Raised if a GPU value cannot be computed on the host."""
+    """A GPU value cannot be computed on the host."""
 
 
 class Evaluation:
-    """Computes the contents of GPU memory blocks on the host, within limits of size and memory."""
+    """Computes the contents of GPU memory on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """The bytes of host memory in which known values of GPU memory are kept."""
+        """The host memory that known GPU values use, in bytes."""
         self.passing_bytes = 0
-        """The bytes of temporary host memory, which exists only while a value is computed."""
+        """The host memory that is used only while a value is computed, in bytes."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
-        """Maps each operation that the host could not run to the first line of its error."""
+        """Maps each operation that failed on the host to the first line of its error."""
         self.routing = routing
 
     # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return the size in bytes up to which the values of a tensor with this data type are kept on the host."""
+        """Return the size in bytes up to which tensors of this data type are kept on the host."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether the host memory budget has room for values of this size. A part of the budget stays free for
-        the computation of values.
+        """Return whether the host memory budget has room for values of this size.
+
+        A part of the budget stays free for computations.
         """
         left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
         return self.kept_bytes + size_bytes <= self.budget_bytes - left
@@ -85,7 +87,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep the bytes of a block's content on the host while the `BlockContent` object exists."""
+        """Keep the bytes of a GPU memory block on the host while the `BlockContent` object exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -131,7 +133,7 @@ class Evaluation:
             return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
-        """Run a recorded operation on the host and return its results, which do not become the content of any block.
+        """Run a recorded operation on the host and return its results, without storing them.
 
         Raises:
             EvaluationError: an argument cannot be computed.
@@ -141,7 +143,7 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute the content of a block now, so that the earlier contents from which it is computed can be dropped."""
+        """Compute the content of a block now, so that the contents it depends on can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
@@ -341,17 +343,17 @@ def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, An
 
 
 def takes_generator(operator: Any) -> bool:
-    """Return whether an operator has a `generator` argument."""
+    """Return whether an operator has the argument `generator`."""
     return any(each.name == "generator" for each in operator._schema.arguments)
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the certainty of the least certain tensor argument of an operator call."""
+    """Return the certainty of the least certain tensor argument."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: OperatorCall) -> Iterator[Operand]:
-    """Yield the GPU tensors among the arguments of a recorded operation."""
+    """Yield the GPU tensors in the arguments of a recorded operation."""
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
             yield argument
@@ -363,9 +365,7 @@ def operands_in(call: OperatorCall) -> Iterator[Operand]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Run PyTorch operators on the host without gradients, autocast, the user's dispatch modes and ullage's
-    interception.
-    """
+    """Run operators on the host without gradients, autocast, dispatch modes and interception."""
     with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
         yield
 

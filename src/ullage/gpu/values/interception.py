@@ -1,4 +1,4 @@
-"""Intercept every operator that the script runs on the GPU, and pass it to the code that records or answers it."""
+"""Intercept every operator that the script runs on the GPU, and record it or compute its result."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -34,13 +34,13 @@ Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
-    """Records what operators write to GPU memory, and answers what operators read from it."""
+    """Records what operators write to GPU memory, and provides the values that they read from it."""
 
     def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
-        """The messages with sizes and objects that ranks send to each other."""
+        """The messages that ranks send to each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
@@ -112,7 +112,7 @@ class Interception(Watch):
         return result
 
     def stop(self) -> None:
-        """Stop recording operators in all threads, and free the memory that the records use."""
+        """Stop recording operators in all threads, and free the memory of the records."""
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
@@ -121,7 +121,7 @@ class Interception(Watch):
 def note_collective(
     contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
-    """Record what a collective has written.
+    """Record the results of a collective operation between ranks.
 
     The emulated NCCL behaves as if every rank had sent the same data as this one. If several ranks run, or if one rank
     sends and others receive, the data is exchanged as messages.

@@ -1,8 +1,7 @@
-"""Guess from a script's source whether it reads GPU values that decide something.
+"""Guess from a script's source whether it reads GPU values that change what it does.
 
-If it does not seem to read any, values are not tracked from the start, because tracking makes every operation slower.
-If the script reads such a value anyway, ullage notices it and starts the run again. When in doubt, the guess is that
-the script reads values.
+If not, values are not computed at first, because recording makes every operation slower. If the script reads such a
+value anyway, ullage starts the run again. When in doubt, the guess is yes.
 """
 
 import ast
@@ -35,9 +34,9 @@ _MOST_CHARACTERS: Final = 400_000
 
 
 def seems_to_read_none(script: Path) -> bool:
-    """Return whether a script seems to read no GPU value that may change what the script does.
+    """Return whether a script seems to read no GPU value that may change what it does.
 
-    The files next to the script that it imports are checked, too.
+    Modules that the script imports from its own folder are checked, too.
     """
     waiting, seen, left = [script], {script}, _MOST_CHARACTERS
     while waiting:

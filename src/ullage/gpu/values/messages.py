@@ -1,7 +1,7 @@
-"""Messages between ranks: sizes, objects and other integers that one rank sends and another rank reads.
+"""Send sizes, objects and other integers between ranks.
 
 Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
-read. On a real GPU, a rank also starts to wait long before its neighbour sends.
+read.
 """
 
 import ctypes
@@ -87,16 +87,17 @@ class _Awaited:
 
 
 class RankMessages:
-    """The messages of this rank. They are sent when a torch.distributed operator runs, and received when their values
-    are read.
+    """The messages that this rank sends and receives.
+
+    They are sent when a torch.distributed operator runs, and received when their values are read.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The channel through which this rank sends messages to other ranks."""
+        """The channel through which this rank sends messages."""
         self.are_used = False
-        """Whether this rank has sent or received any message from other ranks."""
+        """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
         """The largest process group, in ranks, in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -119,8 +120,9 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive the messages for an operator such as "c10d::send". Return False if the operator needs no
-        messages.
+        """Send and receive the messages for an operator such as "c10d::send".
+
+        Return False if the operator needs no messages.
         """
         handler = self._handlers.get(name.partition("::")[2])
         if handler is None or len(arguments) < 3:
@@ -367,8 +369,7 @@ class RankMessages:
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a rank's own values of a tensor that is broadcast. None: the tensor is only a buffer for another
-        rank's values.
+        """Return this rank's values of a broadcast tensor, or None if the tensor is only a buffer to receive into.
 
         A single number, or equal numbers, cannot be a random state. Scripts initialise such buffers with 0 or -1.
         """
@@ -380,7 +381,7 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages from other ranks. Return the resulting values and their certainty.
+        """Wait for messages from other ranks, and return their values and certainty.
 
         Raises:
             EvaluationError: a message did not arrive, or its values are unknown.

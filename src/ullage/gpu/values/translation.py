@@ -1,7 +1,7 @@
-"""The CPU equivalents of CUDA-only operators: a table from operator names to functions.
+"""CPU functions that compute the same as CUDA-only operators.
 
-Each function takes the operator's arguments as host tensors, by the names in its schema. It returns the results in
-order. If a script cannot use some results (sizes, library states), it returns the other results by position.
+Each function takes the operator's arguments as host tensors, by the names in its schema, and returns the results in
+order. If a script cannot use some results, such as library states, the others are returned by position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,9 +48,7 @@ _dropout: Final = _DropoutStates()
 
 
 def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Run a function with gradients enabled, and return the gradient of each input. It is None for an input that needs
-    no gradient.
-    """
+    """Call a function with gradients enabled, and return the gradient of each input or None."""
     with torch._C._ForceDispatchKeyGuard(_KEYS_INCLUDED, _KEYS_LEFT_OUT), torch.enable_grad():
         leaves = [
             each.detach().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
@@ -422,22 +420,18 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""CUDA-only operators whose results need no values. The results are internal to a library, or other operators compute
-them.
-"""
+"""CUDA-only operators that need no translation, because scripts do not use their values."""
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:
-    """Return the CPU function for a CUDA-only operator. None: the CPU has the operator itself, or has nothing
-    equivalent.
-    """
+    """Return the CPU function for a CUDA-only operator, or None if there is none."""
     overload = operator._overloadname
     name = operator._schema.name
     return TRANSLATIONS.get(f"{name}.{overload}") or (TRANSLATIONS.get(name) if overload != "out" else None)
 
 
 def bound(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by the names of its schema, including default values."""
+    """Map the names in an operator's schema to its arguments, including defaults."""
     found: dict[str, Any] = {}
     for number, argument in enumerate(operator._schema.arguments):
         if number < len(arguments) and not argument.kwarg_only:

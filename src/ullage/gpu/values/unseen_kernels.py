@@ -1,7 +1,7 @@
-"""Track kernels that are launched without an operator: Triton kernels of a script and of torch.compile's graphs.
+"""Watch Triton kernels of scripts and of torch.compile, which are launched without an operator.
 
-The values that they write are not known. All arguments of a script's own kernel count as written, because it is not
-known which ones it writes. For Inductor's own kernels, the argument names show which arguments are only read.
+The values that they write are unknown. All arguments of a script's own kernel count as written. For Inductor's kernels,
+the argument names show which arguments are only read.
 """
 
 import sys
@@ -26,7 +26,7 @@ def watch_kernels(
     used: Callable[[torch.Tensor], None] | None,
     stand_in: Callable[..., None],
 ) -> None:
-    """Wrap the kernel launchers that are imported now or later.
+    """Wrap the functions that launch Triton kernels, in modules that are imported now or later.
 
     Args:
         written: a function that is called with each tensor that a Triton kernel may write.

@@ -1,5 +1,6 @@
-"""Record operators that write existing memory, such as in-place operators. Others write to `out=`, to all tensors of an
-optimizer, or to arguments that their schema does not declare as written.
+"""Record operators that write existing memory, such as in-place operators.
+
+Others write to `out=`, to all tensors of an optimizer, or to arguments that their schema does not declare as written.
 """
 
 from contextlib import suppress
@@ -46,8 +47,9 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments without declaring it in their schema, such as a module's running statistics. The
-numbers are the positions of these arguments.
+"""Operators that write arguments that their schema does not declare as written, and the positions of these arguments.
+
+An example is a module's running statistics.
 """
 
 
@@ -68,7 +70,7 @@ class Writes:
         self._driver = driver
 
     def run(self, op: Invocation) -> Any:
-        """Run an operator that declares in its schema which arguments it writes."""
+        """Run an operator whose schema declares the arguments that it writes."""
         plan = op.plan
         if plan.is_foreign:
             return self._written_unseen(op)
@@ -147,7 +149,7 @@ class Writes:
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:
-        """Run an operator that writes arguments without declaring it in its schema."""
+        """Run an operator that writes arguments that its schema does not declare as written."""
         result = op.run()
         for place in WRITES_UNSAID[op.plan.name]:
             if is_on_card(op.arguments[place]):
@@ -215,11 +217,10 @@ class Writes:
         return result
 
     def made_of_a_list(self, op: Invocation) -> Any:
-        """Set the content of a tensor that was made from numbers or an array. The content is taken from the copy to the
-        GPU.
+        """Set the content of a tensor that was made from a list of numbers or an array.
 
-        PyTorch excludes ullage's dispatch key while it makes the tensor (`internal_new_from_data` in
-        torch/csrc/utils/tensor_new.cpp).
+        The content is taken from the copy to the GPU. PyTorch excludes ullage's dispatch key while it makes the tensor
+        (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
         """
         tensor = op.arguments[0]
         if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
