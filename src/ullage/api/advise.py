@@ -58,9 +58,7 @@ def advise(
 
 
 def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, html: str | Path | None = None) -> None:
-    """Raise UsageError if the diff file cannot be written, if it would overwrite the script, or if both patch= and
-    vary= are given.
-    """
+    """Raise UsageError if the diff file cannot be written, or if patch= and vary= are both given."""
     if patch is None:
         return
     if vary is not None:
@@ -69,7 +67,7 @@ def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, 
 
 
 def write_patch(answer: Advice, patch: str | Path) -> bool:
-    """Write the recommended code changes as a diff file. Return whether there are any changes.
+    """Write the recommended code changes as a diff file, and return whether there are any changes.
 
     Raises:
         OSError: the file cannot be written; a partial file is removed.

@@ -1,1 +1,1 @@
-"""Modules that all other packages use: errors, options, units, files, processes, and the driver's memory counts."""
+"""Modules that the whole package uses: errors, options, units, files, processes and the driver's memory counts."""

@@ -1,4 +1,4 @@
-"""The roles of GPU memory blocks, such as weights or gradients. Every command uses this list of names."""
+"""The roles of GPU memory blocks, such as weights or gradients."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Pause Python's garbage collector while a very large number of objects is created or examined."""
+"""Pause Python's garbage collector while very many objects are created or examined."""
 
 import gc
 from collections.abc import Iterator
@@ -7,9 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Switch automatic garbage collection off within the context, and restore its previous state when the context
-    ends.
-    """
+    """Disable automatic garbage collection within the context."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,8 @@
-"""Create and remove the files and folders of this package safely, even in folders where other users can write.
+"""Create and remove files safely, even in folders where other users can write.
 
-Another user could create symbolic links at paths that we use, or replace our folder with another one. A file name that
-is made of a time and a process ID could be predicted. So we create every file through the descriptor of its folder,
-with a random name, and without following a symbolic link. Only its owner can read it, unless the user chose its
-name. We remove a name only if it still leads to the file that this process has open.
+Another user could place symbolic links at our paths, or replace our folder. So every file is created through the
+descriptor of its folder, with a random name, and without following symbolic links. Only its owner can read it, unless
+the user chose its name. A file is removed only if its name still leads to the file that this process has open.
 """
 
 import errno
@@ -38,12 +37,13 @@ class SharedFolderError(UsageError):
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
-    """A folder of this user that is held open by its file descriptor. New files go into this folder, even if its path
-    now leads to another folder.
+    """A folder of this user, held open by a file descriptor.
+
+    New files go into this folder, even if its path now leads to another folder.
     """
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
-        """Hold a folder. Do not call this directly, but use `make`, `make_unique` or `open`.
+        """Create the object from open descriptors. Call `make`, `make_unique` or `open` instead.
 
         Args:
             descriptor: the descriptor of the folder; it is closed with this object.
@@ -62,7 +62,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def make(cls, path: Path) -> "OwnFolder":
-        """Create a folder, and the missing folders above it.
+        """Create a folder and its missing parent folders.
 
         Raises:
             SharedFolderError: another user can write to the folder that would contain the new folder.
@@ -72,7 +72,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def make_unique(cls, home: Path, name: str) -> "OwnFolder":
-        """Create a folder NAME-TIME-RANDOM in the folder `home`, which is created if it is missing.
+        """Create a folder NAME-TIME-RANDOM in the folder `home`.
 
         Raises:
             SharedFolderError: another user can write to `home`.
@@ -87,7 +87,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def open(cls, path: Path, *, inode: int | None = None) -> "OwnFolder":
-        """Open a folder that exists.
+        """Open an existing folder.
 
         Args:
             path: the path of the folder; it may not be a symbolic link.
@@ -101,7 +101,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def open_or_make(cls, path: Path) -> "OwnFolder":
-        """Open a folder of this user; create it if it is missing.
+        """Open a folder of this user, or create it if it is missing.
 
         Raises:
             SharedFolderError: the folder has another owner, or another user can write to it or to the folder above it.
@@ -121,7 +121,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the path of the folder still leads to this folder."""
+        """Whether the path still leads to this folder."""
         try:
             return _is_same(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
@@ -147,7 +147,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         return OwnFolder(descriptor, self.path / name)._checked(None)
 
     def make_folder(self, name: str) -> "OwnFolder":
-        """Create a subfolder. If its name exists already, random characters are added to the name.
+        """Create a subfolder. If the name exists, random characters are added to it.
 
         Raises:
             OSError: the subfolder cannot be created.
@@ -155,7 +155,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         return self._with_free_name(name, lambda free: _made(os.dup(self._descriptor), self.path / free, home=None))
 
     def new_file(self, name: str) -> tuple[int, Path]:
-        """Create a file to read and write; return its descriptor and path.
+        """Create a file and return its descriptor and path.
 
         If its name exists already, random characters are added to the name.
 
@@ -189,15 +189,15 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             return file.read(most_bytes)
 
     def remove_file(self, name: str, descriptor: int) -> None:
-        """Remove a file if its name still leads to the file that is open as `descriptor`."""
+        """Remove a file, if its name still leads to the file that is open as `descriptor`."""
         _remove_same(self._descriptor, name, descriptor)
 
     def whole_file(self, name: str) -> "WholeFile":
-        """Begin a new file in this folder. The file appears under its name only when it is complete."""
+        """Start a new file in this folder. The file gets its name only when it is complete."""
         return WholeFile(os.dup(self._descriptor), self.path / name, mode=_OWNERS_FILE)
 
     def write_whole(self, name: str, content: bytes) -> None:
-        """Write a file completely or not at all. An existing file of the same name is replaced.
+        """Write a file completely or not at all. An existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -206,9 +206,10 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             file.write(content)
 
     def remove(self, is_ours: Callable[[int], bool]) -> None:
-        """Remove the folder and its files. Remove the folder above it, too, if that was created only for this folder.
+        """Remove the folder and its files.
 
-        If this package did not write one of the files, nothing is removed.
+        If this package did not write one of the files, nothing is removed. The parent folder is removed, too, if it was
+        created only for this folder.
 
         Args:
             is_ours: returns, for an open file in the folder, whether this package wrote it.
@@ -228,7 +229,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
                 os.close(descriptor)
 
     def remove_tree(self) -> None:
-        """Remove the folder with all of its content. Other users cannot have added files to the folder.
+        """Remove the folder with everything in it. Other users must not have added files.
 
         Raises:
             OSError: an entry cannot be removed, or an entry was added while the folder was being removed.
@@ -243,7 +244,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             os.rmdir(self.path)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the file descriptors of the folder."""
         for descriptor in (self._descriptor, self._parent):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
@@ -252,19 +253,12 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty. Then remove the folder above it, if that was created only for this
-        folder.
-        """
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
             if self._home is not None:
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return this folder if no other user can write to it and its inode number is as expected.
-
-        Otherwise, close the folder and raise an error.
-        """
         try:
             found = os.fstat(self._descriptor)
             if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
@@ -277,13 +271,13 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces. It gets its name only when it is complete.
+    """A file that is written in pieces and gets its name only when it is complete.
 
     Use this class as a context manager, or call `complete` or `discard`.
     """
 
     def __init__(self, folder: int, path: Path, *, mode: int) -> None:
-        """Begin the file under a temporary name.
+        """Create the temporary file.
 
         Args:
             folder: a descriptor of the folder, which this object closes when the file is complete or discarded.
@@ -313,7 +307,7 @@ class WholeFile:
             self.discard()
 
     def complete(self) -> None:
-        """Give the file its final name. An existing file with this name is replaced.
+        """Give the file its final name, and replace an existing file with this name.
 
         Raises:
             OSError: the file could not be written; its temporary file is removed.
@@ -345,8 +339,7 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open an output file of the user, so that it can be written in pieces. The file gets its name only when it is
-    complete.
+    """Open one of the user's output files for writing in pieces. It gets its name only when it is complete.
 
     Raises:
         OSError: the file cannot be written; the text of the error contains the file's path.
@@ -359,7 +352,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write an output file of the user, completely or not at all.
+    """Write one of the user's output files, completely or not at all.
 
     Raises:
         OSError: the file cannot be written; the text of the error contains the file's path.
@@ -369,7 +362,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def begin_file(path: Path) -> WholeFile:
-    """Begin an output file of the user. The file appears under its name only when it is complete.
+    """Start one of the user's output files. It gets its name only when it is complete.
 
     Raises:
         OSError: the file cannot be created.
@@ -379,7 +372,7 @@ def begin_file(path: Path) -> WholeFile:
 
 
 def new_file(path: Path) -> int:
-    """Create an output file of the user, and return a file descriptor for writing. An existing file is replaced.
+    """Create one of the user's output files and return its descriptor. An existing file is replaced.
 
     Raises:
         OSError: the file cannot be created.
@@ -396,7 +389,7 @@ def new_file(path: Path) -> int:
 
 @contextmanager
 def whole_file_by_name(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file, for a library that needs a path. Afterwards, copy that file to `path`.
+    """Yield a temporary path for a library that writes by path. Afterwards, copy the file to `path`.
 
     The copy appears at `path` when it is complete, or not at all.
 
@@ -419,8 +412,7 @@ def whole_file_by_name(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def nameless_file() -> Iterator[Path]:
-    """Create a temporary file without a name, which other processes cannot open. Yield a path that works only in this
-    process.
+    """Create a temporary file that other processes cannot open, and yield a path for this process.
 
     Raises:
         OSError: the disk is full.
@@ -430,7 +422,7 @@ def nameless_file() -> Iterator[Path]:
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Return whether the mode of a folder lets users other than its owner remove files from it."""
+    """Return whether other users can remove files from a folder with these permissions."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
@@ -440,12 +432,8 @@ def others_can_write(found: os.stat_result) -> bool:
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+# A folder that other users can write to may contain the new folder, because only this user can write to the new one.
 def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
-    """Create a folder, and the missing folders above it.
-
-    A missing folder may be created in a folder that other users can write to, because only this user can write to the
-    new folder.
-    """
     home: OwnFolder | None = None
     try:
         parent = os.open(path.parent, _FOLDER)
@@ -463,10 +451,6 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Create a folder inside an open folder, and open it. Check that nobody replaced it between the two operations.
-
-    The returned object owns the descriptor of the parent folder and closes it.
-    """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)
         descriptor = os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
@@ -500,11 +484,8 @@ def _refuse_foreign_link(path: Path) -> None:
         raise SharedFolderError(f"{path} is a symbolic link that another user created; choose a folder of your own")
 
 
+# On many systems, each user has a group with the user's name and no other member.
 def _is_private_group(group: int, owner: int) -> bool:
-    """Return whether a group has the owner as its only member.
-
-    On many systems, each user has a group with the name of the user.
-    """
     try:
         found = grp.getgrgid(group)
         user = pwd.getpwuid(owner if group else 0)
@@ -524,7 +505,6 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Return whether a name in a folder still leads to the file that this process has open as `descriptor`."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -536,11 +516,8 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+# Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
 def _other_name(name: str) -> str:
-    """Add random characters to a file name that exists already.
-
-    Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
-    """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"
 

@@ -1,5 +1,6 @@
-"""The drivers whose memory addresses can be emulated. The file emulator/cuda/address.c contains the rules by which each
-driver chooses addresses.
+"""The drivers whose choice of memory addresses can be emulated.
+
+The rules are in emulator/cuda/address.c.
 """
 
 from typing import Final, Literal, get_args

@@ -1,6 +1,6 @@
-"""The base of the memory callbacks: a monitor for a framework's training loop.
+"""The base class of memory callbacks, which monitors a framework's training loop.
 
-In such a loop, one call begins a phase (training, evaluation, saving) and a different call ends it.
+In a framework, one call begins a phase such as evaluation, and another call ends it.
 """
 
 from contextlib import ExitStack
@@ -14,12 +14,10 @@ from ullage.training.monitor.monitor import Monitor
 
 
 class WatchesMemory:
-    """The base class of all callbacks that watch memory. It has a monitor of the training loop, and the monitor's
-    findings.
-    """
+    """The base class of all callbacks that watch memory."""
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
-        """Prepare a monitor for the GPU that the framework's process uses.
+        """Create the monitor. It watches the GPU that the framework uses.
 
         Args:
             reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged. Each logged peak
@@ -32,16 +30,16 @@ class WatchesMemory:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order of their discovery."""
+        """All findings of the monitor, in order."""
         return self._watch.findings
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class LoopMonitor:
-    """A monitor for a framework's training loop. It is created when the loop starts, and closed when the loop ends."""
+    """Monitors the memory of a framework's training loop, from its start to its end."""
 
     resets_peak: bool
-    """Whether PyTorch's peak statistics are reset each time the peak has been logged."""
+    """Whether PyTorch's peak statistics are reset after each logged peak."""
     options: dict[str, Any]
     """The arguments of `ullage.Monitor`."""
     monitor: Monitor | None = None
@@ -52,40 +50,40 @@ class LoopMonitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor. Those of earlier training loops are included."""
+        """All findings of the monitor, including those of earlier training loops."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
     def start(self, device: torch.device) -> None:
-        """Start to watch the memory of a device. Nothing is logged for a device other than a CUDA device."""
+        """Start to watch a CUDA device. Other devices are ignored."""
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
-        """Close the monitor. This object keeps the monitor's findings."""
+        """Close the monitor and keep its findings."""
         self.leave_phase()
         self._running.close()
 
     def step(self) -> None:
-        """Mark the end of a step."""
+        """Mark the end of a training step."""
         if self.monitor is not None:
             self.monitor.step()
 
     def enter_phase(self, phase: str) -> None:
-        """Count the following steps as a separate phase, until `leave_phase` is called."""
+        """Begin a separate phase, such as evaluation, which lasts until `leave_phase` is called."""
         if self.monitor is not None and self._phase is None:
             self._phase = ExitStack()
             self._phase.enter_context(self.monitor.phase(phase))
 
     def leave_phase(self) -> None:
-        """End the current phase, if there is one."""
+        """End the current phase, if one has begun."""
         phase, self._phase = self._phase, None
         if phase is not None:
             phase.close()
 
     def scalars(self, prefix: str) -> dict[str, int]:
-        """Map names to the current memory figures. The result is empty if the loop does not run on a CUDA device."""
+        """Return the current memory figures by name. The result is empty without a CUDA device."""
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)

@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch has only one peak statistic for the whole process, and it cannot be restored after a reset. So it is never
-reset. The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
+PyTorch has one peak statistic for the whole process, so it is never reset here. The peak of a cell comes from PyTorch's
+memory history, which is on while the cell runs.
 """
 
 import gc
@@ -32,15 +32,13 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove the magics from the shell."""
+    """Remove `%memory`, `%%memory` and `%free` from the shell."""
     for kind, names in (("line", ("memory", "free")), ("cell", ("memory",))):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
 
 
 class _Magics:
-    """The magics `%memory`, `%%memory` and `%free`."""
-
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
@@ -91,7 +89,6 @@ class _Magics:
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text in which notebook cells have the form `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,16 +98,12 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a wrong call of an IPython magic. The cell fails, and IPython shows only the text of the
-    error.
-    """
     from IPython.core.error import UsageError as RefusedError
 
     return RefusedError(text)
 
 
 def _show_once(shell: Any, error: BaseException) -> None:
-    """Prevent IPython from showing an error twice: in the inner cell, and when it passes through the outer cell."""
     show = shell.showtraceback
 
     def show_others(*args: Any, **options: Any) -> None:
@@ -126,10 +119,6 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a notebook cell. Return its memory figures as lines of text, and the error that ended the cell.
-
-    IPython has already shown the error.
-    """
     if not _is_in_use():  # the cell itself decides whether CUDA is initialized
         error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
@@ -163,9 +152,6 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line of text for a cell that initialized CUDA. All memory that is allocated counts as memory of this
-    cell.
-    """
     import torch
 
     peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -176,9 +162,6 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Map each path to the bytes that are held through it, such as "losses[*]". A star replaces each index in a
-    path.
-    """
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
         held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
@@ -220,8 +203,8 @@ def _allocated_bytes() -> int:
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
+# Python, IPython and IPython's debugger keep these frames.
 def _clear_errors(shell: Any) -> None:
-    """Clear the stack frames of the last error, because Python, IPython and IPython's debugger keep them."""
     from ullage.training.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)
@@ -241,12 +224,6 @@ def _clear_errors(shell: Any) -> None:
 
 
 def _drop_results(shell: Any, *, everything: bool) -> None:
-    """Delete the cell results that IPython keeps.
-
-    Args:
-        shell: the IPython shell.
-        everything: whether to delete all results; otherwise, only the last three are deleted.
-    """
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):

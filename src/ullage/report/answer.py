@@ -1,6 +1,4 @@
-"""The base class of the results of functions such as `ullage.predict`. A result can print itself as a report or as one
-line.
-"""
+"""The base class of results that functions such as `ullage.predict` return."""
 
 import importlib
 import io
@@ -21,10 +19,9 @@ class Answer:
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The module whose function `describe` converts the result to a report. It is imported only when it is needed."""
+    """The module whose function `describe` makes a report of the result."""
 
     def __str__(self) -> str:
-        """Return the report as text that fits the width of the terminal."""
         from ullage.report.terminal import ReportConsole, draw
 
         text = io.StringIO()
@@ -33,12 +30,10 @@ class Answer:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Return one line with the headline and the subject of the result's report."""
         report = self.report_of()
         return f"<ullage.{type(self).__name__}: {report.headline}, {report.subject}>"
 
     def _repr_html_(self) -> str:
-        """Return the report of the result as HTML for a notebook."""
         from ullage.report.terminal import ReportConsole, draw
 
         console = ReportConsole(
@@ -49,11 +44,10 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results to print in place of this object. Their reports are printed one below the other."""
         return (self,)
 
     def report_of(self) -> Report:
-        """Return the report of the answer."""
+        """Return the report of a result."""
         describe: Any = importlib.import_module(self.described_in).describe
         report: Report = describe(self)
         return report

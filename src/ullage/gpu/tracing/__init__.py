@@ -1,3 +1,1 @@
-"""Record what a process does: its allocations, the source lines that request them, Python stacks, and the import of
-torch.
-"""
+"""Record a process's memory allocations, and the source lines and Python stacks that request them."""

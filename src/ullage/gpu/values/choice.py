@@ -1,4 +1,7 @@
-"""The options for the values of tensors on an emulated GPU. This module does not import torch."""
+"""The options for tensor values on an emulated GPU.
+
+This module does not import torch.
+"""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -15,9 +18,7 @@ _MOST_SKEW: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesChoice:
-    """The options for tensor values on an emulated GPU: how ullage computes them, and by what it replaces unknown
-    values.
-    """
+    """The options for tensor values on an emulated GPU."""
 
     mode: ValuesMode = "on"
     """The way in which ullage computes tensor values.
@@ -26,13 +27,13 @@ class ValuesChoice:
     read no value. "off": every read returns zero. "all": compute all values on the host, which is slow and exact.
     """
     seed: int = 0
-    """The seed of all random values that replace unknown tensor values on an emulated GPU."""
+    """The seed of the random values that replace unknown tensor values."""
     routing: str = "auto"
-    """The experts that a router with random scores chooses.
+    """The experts that a mixture-of-experts router chooses if its scores are random.
 
-    "drawn": those with the highest random scores. "balanced", "worst" or the exponent of a Zipf law: this choice
-    replaces the scores. "auto": "drawn"; but if one rank of several runs alone, "balanced", with "worst" as one end of
-    the reported range.
+    "drawn": those with the highest random scores. "balanced": all experts equally often. "worst": the same experts for
+    all tokens. A number: experts by a Zipf law with this exponent. "auto": "drawn"; but if one rank of several runs
+    alone, "balanced", with "worst" as one end of the reported range.
     """
 
     def check(self) -> None:
@@ -45,7 +46,7 @@ class ValuesChoice:
 
 
 def skew_of(routing: str) -> float | None:
-    """Return the Zipf exponent if `routing` is a number; None if it is a name in `ROUTINGS`.
+    """Return `routing` as the exponent of a Zipf law, or None if it is a name in `ROUTINGS`.
 
     Raises:
         UsageError: the routing is neither a number in range nor one of `ROUTINGS`.

@@ -1,6 +1,6 @@
-"""The content of one block of GPU memory: its bytes, or the operation that computes them.
+"""The content of a block of GPU memory: its bytes, or the operation that computes them.
 
-The content is stored for a block and not for a tensor, so that views share it. It is dropped when the block is freed.
+Views share the content, because it is stored for a block and not for a tensor. It is dropped when the block is freed.
 """
 
 import ctypes
@@ -30,26 +30,22 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """How certain a tensor's values are. The result of an operation is as uncertain as its least certain input."""
+    """How certain a tensor's values are. A result is as uncertain as its least certain input."""
 
     KNOWN = 0
     """The value is the same on a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
-    """The value follows from an assumption: that numbers are finite, or that a custom operator computes the same on CPU
-    and GPU.
-    """
+    """The value follows from an assumption, for example that numbers are finite."""
     ALIKE = 2
-    """The value follows from this rank's own numbers. They replace the numbers of other ranks, which were not
-    requested.
-    """
+    """The value follows from this rank's own numbers, which replace the numbers of other ranks."""
     DRAWN = 3
-    """The value follows from plausible random values that a seed determines."""
+    """The value follows from plausible random values."""
     UNKNOWN = 4
     """The value is unknown; a read of it returns zero."""
 
 
 class Sign(IntEnum):
-    """What is known about the sign of a tensor's numbers. Random numbers that replace them get the same sign."""
+    """What is known about the sign of a tensor's numbers. Random replacements get the same sign."""
 
     ANY = 0
     NEGATIVE = 1
@@ -60,7 +56,7 @@ class Sign(IntEnum):
 
 
 class BlockContent:
-    """The content of one block of GPU memory at one point in time. A later write creates a new `BlockContent`."""
+    """The content of a block of GPU memory until the next write. Each write creates a new object."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -77,27 +73,23 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether nothing has written to the block since it was allocated."""
+        """Whether nothing has been written to the block since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
         """The data type of the tensor that was last written to the block."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operator call that computes the content. None: the bytes exist already, or nothing is known about
-        them.
-        """
+        """The operator call that computes the content. None: the bytes exist already or are unknown."""
         self.value: torch.UntypedStorage | None = None
         """The bytes of the content in host memory. None: they have not been computed."""
         self.depth = depth
-        """The number of operations in the longest recorded chain of operations that leads to the content."""
+        """The length of the longest chain of recorded operations that leads to the content."""
         self.columns = 0
-        """The number of output features of the matrix product or convolution that computed the content. It is 0 for
-        other operations.
-        """
+        """The number of output features, if a matrix product or convolution computed the content; otherwise 0."""
         self.column = 1
-        """The number of adjacent elements that belong to one output feature of a matrix product or convolution."""
+        """The number of adjacent elements of one output feature, in a matrix product or convolution."""
         self.serial = next(_serials) if serial is None else serial
-        """The serial number of the content. It is the same in every run of a script, and random values depend on it."""
+        """The serial number of the content. Random values depend on it, and it is the same in every run."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
         """Extend the content to more bytes of its block.
@@ -114,7 +106,7 @@ class BlockContent:
 
     @property
     def is_float(self) -> bool:
-        """Whether the block content consists of floating-point numbers."""
+        """Whether the content consists of floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
@@ -127,7 +119,7 @@ class UpdatedContent(BlockContent):
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
     def __init__(self, before: BlockContent, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Create the block content after one more optimizer operation.
+        """Create the content of a block after an optimizer operation has changed it.
 
         Args:
             before: the block content before the operation.
@@ -146,16 +138,16 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that changed the numbers in the block by an unknown amount."""
+        """The number of optimizer operations that changed the numbers by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The total distance by which each number in the block has moved in optimizer operations with a known rate."""
+        """The sum of the known amounts by which optimizer operations have moved each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
-        """The number of weights that belong to each output feature of the layer."""
+        """The number of weights for each output feature of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """Return a copy of a host storage, padded with zeros to the given size in bytes."""
+    """Copy host memory and pad it with zeros to a size in bytes."""
     whole = torch.UntypedStorage(size_bytes)
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
@@ -163,8 +155,8 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return the number of output features of a matrix product or convolution, and the number of adjacent elements that
-    belong to one feature.
+    """Return the number of output features of a matrix product or convolution, and the adjacent elements of one
+    feature.
 
     Both follow from the shape of the result. The features of a matrix product are its last dimension; those of a
     convolution come before height and width.
@@ -177,7 +169,7 @@ def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 
 class TensorView:
-    """The position of a tensor within its storage: data type, offset, size and stride."""
+    """The position of a tensor in its storage: data type, offset, size and stride."""
 
     __slots__ = ("dtype", "offset", "size", "stride")
 
@@ -189,12 +181,12 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The total bytes of all elements of the tensor."""
+        """The total bytes of the tensor's elements."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
     def end_bytes(self) -> int:
-        """The number of bytes from the beginning of the memory block to the tensor's last element."""
+        """The number of bytes from the start of the storage to the end of the tensor."""
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
@@ -208,7 +200,7 @@ class TensorView:
 
 
 class Operand(TensorView):
-    """A GPU tensor that is an argument of a recorded operation: a view of the content of a block of GPU memory."""
+    """A GPU tensor that is an argument of a recorded operation."""
 
     __slots__ = ("content",)
 
@@ -217,7 +209,7 @@ class Operand(TensorView):
         self.content = content
 
     def is_same_as(self, other: object) -> bool:
-        """Return whether another operand is the same view of the same block content."""
+        """Return whether two arguments are the same view of the same memory content."""
         if not isinstance(other, Operand) or other.content is not self.content:
             return False
         own = self.dtype, self.size, self.stride, self.offset
@@ -225,7 +217,7 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """The part of a storage that a recorded operator call writes, and the content of the rest of the storage."""
+    """The part of a storage that an operator call writes, and the content of the rest."""
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
@@ -241,19 +233,18 @@ class WrittenView:
         self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The index of the result that is written, or the name of the argument that is written."""
+        """The index of the written result, or the name of the written argument."""
         self.base = base
-        """The content of the storage before the call. It is set if the call reads this content or writes only a part of
-        the storage.
-        """
+        """The content of the storage before the call, if the call reads it or overwrites only a part of it."""
         self.base_counts = base_counts
-        """Whether the content before the call lowers the certainty of the result."""
+        """Whether the earlier content makes the result less certain."""
 
 
 @dataclass(slots=True, eq=False)
 class OperatorCall:
-    """An operator call that was recorded and has not run on the host yet. Its GPU tensors are stored as `Operand`
-    objects.
+    """An operator call that was recorded and has not run on the host yet.
+
+    Its GPU tensors are stored as `Operand` objects.
     """
 
     operator: Any
@@ -264,49 +255,46 @@ class OperatorCall:
 
 
 class UnseenWrites(Protocol):
-    """Counts the writes to GPU memory by threads whose operators are not intercepted."""
+    """Counts the writes to GPU memory by threads that are not intercepted."""
 
     @property
     def value(self) -> int:
-        """The number of such writes so far."""
+        """The number of writes so far."""
 
 
 class EmulatedDriver(Protocol):
-    """The functions of the emulated CUDA runtime that `ullage.gpu.values` needs. `ullage.gpu.emulator.library`
-    implements them.
+    """The functions of the emulated CUDA runtime that this package needs.
+
+    `ullage.gpu.emulator.library` implements them.
     """
 
     def answer(self, number: int | None, /) -> None:
-        """Set the number that the calling thread gets when it reads from the GPU. None: such reads return zero."""
+        """Set the number that the calling thread gets when it reads from the GPU. None: it gets zero."""
 
     def remember_sent(self, *, on: bool) -> None:
-        """Start or stop keeping a copy of the data that each thread last sent to the emulated GPU."""
+        """Start or stop keeping the data that each thread last sent to the emulated GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Set whether the caller records the calling thread's copies to the GPU itself, so that they need not be
-        kept.
-        """
+        """Set whether the caller records this thread's copies to the GPU itself."""
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Take the data that the calling thread last sent to a GPU address, and write it to host memory at
-        `destination`.
-        """
+        """Write the data that the calling thread last sent to a GPU address to host memory at `destination`."""
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes to GPU memory by threads whose operators are not intercepted.
+        """Count the writes to GPU memory by threads that are not intercepted.
 
-        The C function at the address `is_seen` returns whether a thread's operators are intercepted.
+        The C function at the address `is_seen` returns whether a thread is intercepted.
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Set whether copies to GPU memory and fills of GPU memory by the calling thread are ignored."""
+        """Set whether the calling thread's copies and fills of GPU memory are ignored."""
 
 
 class BlockContents:
-    """The contents of all blocks of GPU memory, by address. A freed block has no content.
+    """The contents of all blocks of GPU memory, by address.
 
-    ullage never requests the Python object of a storage. If the object exists, PyTorch counts one more reference to the
-    storage, and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
+    The Python object of a storage is never requested. If it exists, PyTorch counts one more reference to the storage,
+    and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
     torch/csrc/autograd/input_buffer.cpp).
     """
 
@@ -326,7 +314,7 @@ class BlockContents:
             self._contents.pop(address, None)
 
     def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the address of a tensor's block of GPU memory, and the number of bytes from there to the tensor's end.
+        """Return the address of a tensor's memory block, and the bytes from there to the tensor's end.
 
         Raises:
             RuntimeError, NotImplementedError: the tensor does not have its own memory, such as a sparse tensor.
@@ -342,9 +330,7 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Watch for writes to GPU memory by threads whose operators are not intercepted. After each such write, forget
-        all contents.
-        """
+        """Forget all contents whenever a thread that is not intercepted writes to GPU memory."""
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
@@ -360,7 +346,7 @@ class BlockContents:
         self._blocks.follow()
 
     def get(self, block: tuple[int, int]) -> BlockContent | None:
-        """Return the content of a block of GPU memory. None: no intercepted operator is known to have written it."""
+        """Return the content of a block of GPU memory. None: it is not known."""
         self._follow()
         address, used = block
         content = self._contents.get(address)
@@ -369,7 +355,7 @@ class BlockContents:
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
-        """Set the content of a block of GPU memory. None: the content is unknown."""
+        """Set the content of a block of GPU memory. None: it is not known."""
         self._follow()
         if content is None:
             self._contents.pop(block[0], None)
@@ -377,14 +363,14 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether a block without known content is as it was allocated, because nothing has written to it.
+        """Return whether nothing has been written to a block since it was allocated.
 
-        Return False for a block that already existed when all contents were last forgotten.
+        The result is False for blocks that existed when all contents were last forgotten.
         """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
-        """Return the size in bytes of a block of GPU memory.
+        """Return the size of a block of GPU memory in bytes.
 
         This is the number of used bytes, unless the block is larger by more than PyTorch's rounding.
         """

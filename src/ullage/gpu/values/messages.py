@@ -1,7 +1,7 @@
-"""Messages between ranks: sizes, objects and other integers that one rank sends and another rank reads.
+"""Send sizes, objects and other integers between ranks.
 
 Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
-read. On a real GPU, a rank also starts to wait long before its neighbour sends.
+read.
 """
 
 import ctypes
@@ -23,27 +23,20 @@ from ullage.gpu.values.evaluation import EvaluationError
 from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
+# A larger tensor of integers is not sent to other ranks.
 _MOST_BYTES: Final = 16 * MIB
-"""A tensor of integers with more bytes than this is not sent to other ranks."""
+# A larger tensor of random integers is not sent, because its numbers are not sizes.
 _MOST_DRAWN_BYTES: Final = 64 * KIB
-"""A tensor of random integers with more bytes than this is not sent to other ranks, because its numbers are not
-sizes.
-"""
+# A float tensor of at most this size counts as a flag or a count, if its values are known.
 _MOST_COUNTED_BYTES: Final = 4 * KIB
-"""A float tensor with known values and at most this number of bytes counts as a flag or a count in a collective."""
 _NOTHING: Final = b""
 
 
 class _Deferred:
-    """An operation of ullage itself that is recorded like a PyTorch operator. When it runs, it writes its first
-    argument.
-    """
-
     _overloadname = ""
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Make the results of this operation no more certain than `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)
@@ -51,8 +44,6 @@ class _Deferred:
 
 @dataclass(eq=False, repr=False)  # The awaited data may be large, so leave it out of repr().
 class _Received(_Deferred):
-    """Waits for messages from other ranks when its result is needed, and writes them to its first argument."""
-
     _schema = SimpleNamespace(name="ullage::received")
 
     messages: "RankMessages"
@@ -75,8 +66,6 @@ class _Received(_Deferred):
 
 @dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
-    """Computes a reduction over ranks from this rank's tensor, as if every rank had the same values."""
-
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
     notes: Notes
@@ -92,29 +81,23 @@ class _MadeOfAlike(_Deferred):
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """The messages from other ranks that together become the values of a tensor."""
-
     keys: Sequence[tuple[str, int]]
-    """The key of each message, and the rank that sends the message."""
     instead: bytes = _NOTHING
-    """This rank's own message. It is used if another rank does not send a message."""
     operation: str = ""
-    """The name of the reduction over the ranks' messages, such as "MAX". It is empty if the messages are
-    concatenated.
-    """
 
 
 class RankMessages:
-    """The messages of this rank. They are sent when a torch.distributed operator runs, and received when their values
-    are read.
+    """The messages that this rank sends and receives.
+
+    They are sent when a torch.distributed operator runs, and received when their values are read.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The channel through which this rank sends messages to other ranks."""
+        """The channel through which this rank sends messages."""
         self.are_used = False
-        """Whether this rank has sent or received any message from other ranks."""
+        """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
         """The largest process group, in ranks, in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
@@ -137,8 +120,9 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive the messages for an operator such as "c10d::send". Return False if the operator needs no
-        messages.
+        """Send and receive the messages for an operator such as "c10d::send".
+
+        Return False if the operator needs no messages.
         """
         handler = self._handlers.get(name.partition("::")[2])
         if handler is None or len(arguments) < 3:
@@ -210,7 +194,6 @@ class RankMessages:
         return True
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        """Gather several tensors from all ranks, each tensor into its own output tensor."""
         if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
@@ -239,9 +222,6 @@ class RankMessages:
         return self._reduce(tensors, Team(group), operation_of(operation), root)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
-        """Reduce tensors over the ranks of a process group. If there is a root, only the root rank receives the
-        result.
-        """
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
             if not self._are_ours(tensor):
@@ -259,10 +239,6 @@ class RankMessages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part of a tensor (all-to-all).
-
-        Without messages, the part that this rank sends to itself replaces the other ranks' parts.
-        """
         team = Team(group)
         if not self._is_of_our_kind(sent):
             return False
@@ -294,12 +270,8 @@ class RankMessages:
 
     # ---- one tensor
 
+    # DDP compares the shapes of its parameters with a gather; these numbers decide nothing.
     def _asks_all(self, team: Team) -> bool:
-        """Return whether all ranks of a process group exchange messages.
-
-        If they do not and the script itself made the call, the size of the group is noted. DDP compares the shapes of
-        its parameters with a gather, and those numbers decide nothing.
-        """
         if team.size <= self.post.largest_team:
             return True
         if team.size > self.largest_not_asked and is_called_from_torch_distributed():
@@ -307,19 +279,12 @@ class RankMessages:
         return False
 
     def _key(self, team: Team, kind: str) -> str:
-        """Return a message key that is equal for sender and receiver.
-
-        It contains the process group, the kind of message, and the message's running number in the group.
-        """
         with self._lock:
             number = self._counts[team.name, kind]
             self._counts[team.name, kind] += 1
         return f"ullage/{team.name}/{kind}/{number}"
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
-        """Send the values of a tensor to the other ranks, and return the message. If the values are unknown, the
-        message says so.
-        """
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
@@ -334,14 +299,6 @@ class RankMessages:
         return message
 
     def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
-        """Set a tensor's values to those of the awaited messages. The wait happens when the tensor is read.
-
-        Args:
-            tensor: the tensor that receives the values.
-            awaited: the messages.
-            may_keep: whether a rank that runs alone keeps its own values if they are not all equal. Scripts use a
-                broadcast to make random states equal, and any state will do.
-        """
         if not self._is_ours(tensor):
             if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
                 self._forget(tensor)
@@ -358,10 +315,6 @@ class RankMessages:
             self._received.add(content)
 
     def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
-        """Set a tensor's values to those of another tensor, repeated `times` times.
-
-        The values become at most as certain as `certainty`.
-        """
         if not output.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
                 output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
@@ -375,7 +328,6 @@ class RankMessages:
         self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
-        """Set a tensor's values to the result of a reduction over `ranks` ranks that all have this rank's values."""
         if tensor.is_cuda:
             notes = self._notes
             own: Operand = notes.operand(tensor)
@@ -386,7 +338,6 @@ class RankMessages:
             tensor.copy_(_of_alike(tensor, ranks, operation))
 
     def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
-        """Record that an operation will write the values of a tensor when they are needed."""
         contents: BlockContents = self._notes.contents
         before = self._notes.operand(tensor).content
         call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
@@ -399,38 +350,26 @@ class RankMessages:
         contents: BlockContents = self._notes.contents
         contents.put(contents.block_of(tensor), None)
 
+    # Gradients and losses are not sent, because they are random values that stay plausible.
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
-        """Return whether a float tensor is a flag or a count. Such tensors are sent to other ranks.
-
-        Gradients and losses are not sent, because they are random values that stay plausible.
-        """
         if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
             return False
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Return whether ullage sends all of these tensors, or lists of tensors, to other ranks."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Return whether ullage sends a tensor to other ranks. It does so if the tensor has integers and is neither
-        empty nor too large.
-        """
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
+    # If all ranks run, a real Gloo process group sends the CPU tensors.
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Return whether ullage sends tensors of this kind to other ranks, whatever their size. All ranks get the same
-        answer.
-
-        If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
-        """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a rank's own values of a tensor that is broadcast. None: the tensor is only a buffer for another
-        rank's values.
+        """Return this rank's values of a broadcast tensor, or None if the tensor is only a buffer to receive into.
 
         A single number, or equal numbers, cannot be a random state. Scripts initialise such buffers with 0 or -1.
         """
@@ -442,7 +381,7 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages from other ranks. Return the resulting values and their certainty.
+        """Wait for messages from other ranks, and return their values and certainty.
 
         Raises:
             EvaluationError: a message did not arrive, or its values are unknown.
@@ -466,19 +405,14 @@ class RankMessages:
         return found, certainty
 
 
+# Integers and booleans may determine the size of an allocation.
 def _is_told(tensor: Any) -> bool:
-    """Return whether a tensor has integers or booleans. Such values are sent to other ranks, because they may determine
-    the size of an allocation.
-    """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
     return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
 
 
 def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
-    """Return the reduction over `ranks` tensors that are all equal to this tensor. If the operation is unknown, return
-    the tensor itself.
-    """
     return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 
 

@@ -1,4 +1,4 @@
-"""Choose the experts for tokens when a router's scores are random.
+"""Choose the experts for tokens if a mixture-of-experts router has random scores.
 
 There are four ways: by these scores, evenly, all tokens to the same experts, or unevenly by a Zipf distribution.
 """
@@ -18,20 +18,19 @@ _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
 class Routing:
-    """Replaces the choice of experts, which is a `topk`, `argmax` or `max` over a router's random scores. A choice of
-    experts has many tokens and few experts.
+    """Replaces the router's choice of experts: a `topk`, `argmax` or `max` over random scores.
+
+    It recognizes a router by many tokens and few experts.
     """
 
     def __init__(self, name: str = "drawn") -> None:
         self.name = name
         self.skew = skew_of(name)
         self.chosen = 0
-        """The number of times that ullage, and not the router's scores, chose the experts."""
+        """The number of times that ullage has chosen the experts."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return the result of an operation that chooses experts by random scores. Return None for any other
-        operation.
-        """
+        """Return the result of an operation that chooses experts by random scores, or None for other operations."""
         if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
             return None
         operand = call.arguments[0]
@@ -58,9 +57,6 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the indices of each token's experts, with shape (tokens, chosen). A token never has the same expert
-        twice.
-        """
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)
         if self.name == "balanced":

@@ -1,4 +1,4 @@
-"""Start to track tensor values in this process when CUDA is initialised. All threads that use CUDA are included."""
+"""Start to compute tensor values in this process when CUDA is initialised."""
 
 import threading
 import weakref
@@ -25,7 +25,7 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The largest amount of host memory, in bytes, for values of GPU tensors."""
+"""The largest amount of host memory, in bytes, for the values of GPU tensors."""
 
 _UNSEEN_THREAD: Final = "operations of a thread of the script"
 
@@ -34,13 +34,13 @@ _current: "Values | None" = None
 
 
 def current() -> "Values":
-    """Return the object that tracks the tensor values of this process's emulated GPU."""
+    """Return the object that computes the tensor values of this process's emulated GPU."""
     assert _current is not None, "no GPU is emulated in this process"
     return _current
 
 
 class Values:
-    """Tracks the tensor values of this process's emulated GPU. Tracking begins with `start`."""
+    """Computes the tensor values of this process's emulated GPU after `start`."""
 
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
@@ -53,20 +53,19 @@ class Values:
         )
         self._driver = driver
         self.is_on = False
-        """Whether ullage is intercepting the operators of this process."""
+        """Whether the operators of this process are intercepted."""
         self.has_stopped = False
         self.resident_bytes = 0
-        """The host memory in bytes that the interception of operators uses. The kept tensor values are not included."""
+        """The host memory that interception uses, in bytes, without the tensor values."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
         self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
-        """Start to track tensor values when CUDA is initialised. So a process without CUDA is not slowed down.
+        """Start when CUDA is initialised, so that a process without CUDA is not slowed down.
 
-        Threads include ullage's dispatch key from now on. So threads that start before CUDA is initialised are
-        intercepted.
+        Threads that start before that are intercepted, too.
         """
         global _current
         _current = self
@@ -77,8 +76,7 @@ class Values:
             torch.cuda._lazy_call(self.begin)
 
     def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
-        """Call `missed` when a script reads a GPU value that may change what the script does. Until then, no value is
-        tracked.
+        """Call `missed` when a script reads a GPU value that may change what it does. Until then, compute no values.
 
         Args:
             choice: the choice to report; the choice of this process is "off".
@@ -93,15 +91,14 @@ class Values:
         """Set two functions that are called for uses of GPU memory.
 
         `hear` is called with each intercepted operator and its arguments. `used` is called with each tensor that a
-        kernel without an operator uses. Set them before CUDA is initialised. They are called only if operators are
-        intercepted.
+        kernel without an operator uses. Set them before CUDA is initialised.
         """
         self._interception.listener = hear
         self._used = used
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of GPU memory blocks. They are not available if the host computes all values."""
+        """The contents of GPU memory. They are not available if the host computes all values."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
@@ -120,7 +117,7 @@ class Values:
         return failed
 
     def stop(self) -> None:
-        """Stop tracking tensor values. Values that the script reads from the GPU from now on are unknown."""
+        """Stop computing tensor values. Values that the script reads from now on are unknown."""
         if not self.is_on:
             return
         self.is_on = False
@@ -139,9 +136,7 @@ class Values:
             self._interception.stop()
 
     def begin(self) -> None:
-        """Start to track tensor values now, for ranks that communicate before CUDA is initialised. A second call has no
-        effect.
-        """
+        """Start now, for ranks that communicate before CUDA is initialised. A second call has no effect."""
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes
@@ -174,10 +169,6 @@ class Values:
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
-        """Set what happens at each replay of a CUDA graph.
-
-        Its recorded operations run on the host, or the memory blocks that the graph writes are marked as unknown.
-        """
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

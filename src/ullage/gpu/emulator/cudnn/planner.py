@@ -36,48 +36,42 @@ from ullage.gpu.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
 from ullage.gpu.emulator.cudnn.table import estimate
 from ullage.gpu.emulator.cudnn.tree import describe, parse
 
+# cuDNN returns these for a query every time. Others, such as "out of memory", are not cached on disk.
 _LASTING_STATUSES: Final = range(2000, 4000)
-"""Status codes that cuDNN returns for a query every time, such as "bad parameter" or "not supported". Answers with
-other status codes, such as "out of memory", are not cached on disk.
-"""
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept in memory.
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
+# the time that a client waits for an answer
 _ANSWER_SECONDS: Final = 120
-"""The longest time in seconds that a client waits for the planner process to answer one query."""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The arguments with which a planner process starts. The planner answers queries with the real cuDNN library."""
+    """The arguments of a planner process, which asks the real cuDNN for workspace sizes."""
 
     library: str
-    """The path of the real libcudnn.so.9. It is empty if no installed cuDNN can build plans without a GPU."""
+    """The path of the real libcudnn.so.9. Empty: no installed cuDNN can build plans without a GPU."""
     why_not: str
     """The reason why no installed cuDNN can build plans without a GPU."""
     version: int
     before: tuple[str, ...]
-    """Libraries that are loaded before cuDNN, because cuDNN looks for them by name."""
+    """Libraries to load before cuDNN, because cuDNN opens them by name."""
     symbols: tuple[str, ...]
-    """Libraries that are loaded before cuDNN, because cuDNN looks for their functions in the whole process."""
+    """Libraries to load before cuDNN, because cuDNN looks up their functions in the process."""
     without_compiler: str
-    """The reason to report if cuDNN finds no engine because its compiler (NVRTC) is missing. It is empty if NVRTC is
-    installed.
-    """
+    """The reason to report if cuDNN's compiler (NVRTC) is missing. Empty: NVRTC is installed."""
     capability: int
     """The GPU's compute capability as a number: 86 for 8.6."""
     device_json: str
     cache: str
-    """The folder of cached cuDNN answers. It is empty if answers are not cached on disk."""
+    """The folder of cached cuDNN answers. Empty: answers are not cached."""
 
     @property
     def tag(self) -> str:
-        """A text that contains the cuDNN version and whether cuDNN can compile kernels. This text and the GPU together
-        determine all of cuDNN's answers.
-        """
+        """The cuDNN version and whether cuDNN can compile kernels. Cached answers are valid for one tag and GPU."""
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
@@ -86,16 +80,15 @@ class Setup:
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Return the setup that a JSON text contains."""
+        """Read the setup from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
 
 class Planner:
-    """Answers queries to cuDNN. It loads the real cuDNN when a query has no cached answer on disk."""
+    """Answers queries to cuDNN from the cache. Queries without a cached answer go to the real cuDNN."""
 
     def __init__(self, setup: Setup) -> None:
-        """Create a planner without loading cuDNN."""
         self._setup = setup
         keeps = bool(setup.cache and setup.library)
         self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
@@ -104,7 +97,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the real cuDNN's answer to a request of the emulated cuDNN. This method never raises."""
+        """Return the answer to a request of the emulated cuDNN. This method never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")
@@ -159,11 +152,8 @@ class Planner:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
+    # Estimates are not cached, so that a newer table of measurements takes effect.
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Estimate the size of a cuDNN workspace from measurements of similar graphs.
-
-        The estimate is not cached, so that a newer table of measurements takes effect.
-        """
         found = estimate(
             parse(question),
             version=self._setup.version,
@@ -209,7 +199,7 @@ def _words(question: str) -> str:
 
 
 def serve(planner: Planner, line: socket.socket, client: int) -> None:
-    """Answer requests until the client has ended.
+    """Answer requests until the client process has ended.
 
     Args:
         planner: the planner that answers.
@@ -231,7 +221,6 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
 
 
 def _has_ended(client: int) -> bool:
-    """Return whether a process has ended. A zombie counts as ended."""
     try:
         return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -258,9 +247,9 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Answer the cuDNN queries of a client process over the socket at standard input.
+    """Answer a client's cuDNN queries over the socket at standard input.
 
-    This process first sends one byte, which tells the client that it is ready.
+    The process first sends one byte, which means that it is ready.
     """
     os.setsid()  # Ctrl-C does not end the planner; it ends when its client does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):

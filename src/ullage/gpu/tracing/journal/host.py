@@ -1,4 +1,4 @@
-"""Read the large allocations of host memory from Python: their peak, and the source lines that requested them.
+"""Read the large allocations of host memory: their peak, and the source lines that requested them.
 
 The C part (`host.c`) counts three kinds:
 
@@ -34,19 +34,19 @@ class HostKind(IntEnum):
     ARRAYS = 2
 
 
+# struct host_use in host.h
 class _HostUseStruct(ctypes.Structure):
-    """A ctypes structure equal to `struct host_use` in host.h."""
-
     _fields_ = (("bytes", ctypes.c_int64), ("blocks", ctypes.c_uint32), ("stack", ctypes.c_uint32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """The host memory that one source line held at the peak."""
+    """The host memory that a source line held at the peak."""
 
     line: Line | None
-    """The user's source line that allocated the memory. If no user line is on the stack, it is the innermost library
-    line; None without Python frames.
+    """The user's source line that allocated the memory.
+
+    Without a user line on the stack, it is the innermost library line. None: the stack has no Python frames.
     """
     is_users: bool
     bytes: int
@@ -54,9 +54,7 @@ class LedgerRow:
 
 
 class HostLedger:
-    """Counts this process's large allocations of host memory. Create it before torch is imported, together with the
-    journal.
-    """
+    """Counts large allocations of host memory. Create it before torch is imported, together with the journal."""
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
         for name in ("host_bytes", "host_peak_bytes", "host_own_bytes"):
@@ -73,23 +71,23 @@ class HostLedger:
         self._library.host_open()
 
     def close(self) -> None:
-        """Stop counting large allocations of host memory. The counts stay readable."""
+        """Stop counting. The counts stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
-        """Return the bytes of host memory of one kind that are allocated now."""
+        """Return the bytes of one kind of host memory that are allocated now."""
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return the largest number of bytes of one kind of host memory that were allocated at the same time."""
+        """Return the peak of one kind of host memory in bytes."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return the bytes of host memory that this object itself uses for its counts."""
+        """Return the host memory that the counting itself uses, in bytes."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
-        """Return the host memory of each source line at the peak, largest first. The sum of the rows is the peak."""
+        """Return the host memory that each source line held at the peak, largest first."""
         sums: dict[tuple[Line | None, bool], tuple[int, int]] = {}
         use, index = _HostUseStruct(), 0
         while self._library.host_use_at_peak(int(kind), index, use):
@@ -112,7 +110,6 @@ class HostLedger:
 
 
 def _numpy_allocator() -> ctypes.c_void_p | None:
-    """Return the address of NumPy's table of memory functions; None if the table has an unknown layout."""
     try:
         core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1
@@ -129,15 +126,13 @@ def _numpy_allocator() -> ctypes.c_void_p | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """The resident memory of a process in bytes, including pages that other processes share."""
+    """The resident memory of a process in bytes, including shared pages."""
 
     bytes: int
     peak_bytes: int
-    """The largest resident memory of the process in bytes since the process began."""
+    """The largest resident memory since the process began, in bytes."""
     file_bytes: int
-    """The resident bytes of pages that come from files, such as library code. All processes that map a file share its
-    pages.
-    """
+    """The resident bytes of mapped files, such as libraries. Processes share these pages."""
 
 
 def resident(status: Path = _STATUS) -> Resident:
