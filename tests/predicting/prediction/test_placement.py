@@ -84,7 +84,8 @@ def test_where_placement_decides_the_verdict_is_that_it_cannot_be_judged(
     found = predicted(tmp_path, TIE, placement=placement, total_memory=total * MIB)
     assert found.verdict is (Verdict.FITS if total == 300 else Verdict.UNKNOWN)
     if total == 240:
-        assert "with segments at other addresses it would not run out" in found.reason
+        assert "segments" in found.reason
+        assert "the driver" in found.reason
 
 
 @pytest.mark.parametrize(("placement", "is_above"), [("linux", True), ("windows", False), ("wsl", False)])
