@@ -48,7 +48,10 @@ _SIGNS: Final = {
     ),
     "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
     "wake_up": ("wake_up",),
-    "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
+    "pinned memory": (
+        *("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning of", "partially pinned to"),
+    ),
+    "unified memory": ("NvMapMem", "NvMap", "nvmap", "tegra"),
 }
 _CHARACTERS_BEFORE: Final = 1 << 16
 """The number of characters before an out-of-memory message in which ullage searches for the traceback of the error."""

@@ -1,5 +1,6 @@
 """Verdicts on PyTorch's own out-of-memory errors, from the figures in the message."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -20,6 +21,8 @@ _NEARLY_FULL: Final = 0.04
 """The free part of a GPU's memory below which the GPU counts as full."""
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
 """The largest single allocation that Intel's driver allows by default, in bytes."""
+_ENDS_AT_DEVICE: Final = re.compile(r"(?:on device|\bGPU)\W*$")
+"""Pattern for a message that ends where PyTorch writes the number of the GPU."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
@@ -87,10 +90,17 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
 
 def _bare(message: Message) -> TextVerdict:
     asked = f" for a request of {text_of_bytes(message.requested_bytes)}" if message.requested_bytes else ""
+    note = "give the whole message: the rest has the allocated, the free and the total memory"
+    if _ENDS_AT_DEVICE.search(message.text):
+        note = (
+            "PyTorch wrote the GPU's number as a control character, at which many programs cut the text: this message "
+            "contains nothing more. It comes from the allocator cudaMallocAsync; start the program with "
+            "PYTORCH_CUDA_ALLOC_CONF=backend:native (ComfyUI: --disable-cuda-malloc) to get the figures"
+        )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
-        notes=("give the whole message: the rest has the allocated, the free and the total memory",),
+        notes=(note,),
     )
 
 

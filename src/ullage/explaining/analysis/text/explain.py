@@ -166,7 +166,7 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
         case MessageKind.LIMIT:
             return judge_preempted(message)
         case _:
-            return judge_other(message, found.statement, found.context)
+            return judge_other(message, found.statement, found.context, found.frames)
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:

@@ -148,7 +148,7 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
     Some allocators write an error to the log when they raise it; the traceback follows later.
     """
-    if first.context or first.place is not None:
+    if first.context or first.frames:
         return first
     return replace(first, context=again.context, place=again.place, statement=again.statement)
 
@@ -159,6 +159,8 @@ def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
+    if _is_bare(current.message) and found.message.kind is MessageKind.ALLOCATOR and not _is_bare(found.message):
+        return True  # DataParallel, Ray and others first repeat the error's name without its figures
     return found.message.is_certain and not current.message.is_certain
 
 
@@ -170,3 +172,8 @@ def _snapshot_helps(found: FoundMessage) -> bool:
     if message.kind is MessageKind.WARNING and message.wording not in _OF_PYTORCH:
         return False
     return not _OF_OTHERS & set(found.context)
+
+
+def _is_bare(message: Message) -> bool:
+    """Return whether an allocator's message contains no figures of the GPU."""
+    return message.kind is MessageKind.ALLOCATOR and message.total_bytes is None and message.allowed_bytes is None

@@ -10,6 +10,7 @@ from typing import Final
 
 from ullage.base.units import GIB
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES
+from ullage.explaining.analysis.text.other_errors import is_first_call
 from ullage.explaining.analysis.text.programs import libraries, others, servers, sglang, vllm
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
@@ -84,7 +85,8 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
     """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
     are settings of that program.
     """
-    if found.message.kind not in _OF_THE_CARD:
+    is_before_loading = found.message.kind is MessageKind.DRIVER and is_first_call(found.frames, found.statement)
+    if found.message.kind not in _OF_THE_CARD or is_before_loading:
         return verdict
     context = found.context
     # SGLang has used parts of vLLM; vLLM has never used parts of SGLang.
