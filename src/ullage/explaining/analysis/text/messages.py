@@ -159,8 +159,9 @@ def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
-    if _is_bare(current.message) and found.message.kind is MessageKind.ALLOCATOR and not _is_bare(found.message):
-        return True  # DataParallel, Ray and others first repeat the error's name without its figures
+    if current.message.wording == "unknown" and current.message.kind is MessageKind.ALLOCATOR:
+        # DataParallel, Ray and prose first repeat the error's name; PyTorch's own message follows.
+        return found.message.kind is MessageKind.ALLOCATOR and found.message.total_bytes is not None
     return found.message.is_certain and not current.message.is_certain
 
 
@@ -172,8 +173,3 @@ def _snapshot_helps(found: FoundMessage) -> bool:
     if message.kind is MessageKind.WARNING and message.wording not in _OF_PYTORCH:
         return False
     return not _OF_OTHERS & set(found.context)
-
-
-def _is_bare(message: Message) -> bool:
-    """Return whether an allocator's message contains no figures of the GPU."""
-    return message.kind is MessageKind.ALLOCATOR and message.total_bytes is None and message.allowed_bytes is None
