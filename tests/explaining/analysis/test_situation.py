@@ -81,8 +81,8 @@ def test_one_large_request_names_its_tensor(statement: str, words: str) -> None:
 def test_the_share_is_of_the_true_peak() -> None:
     text = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 14.90 GiB. GPU 0 has a total capacity of 15.77 "
-        "GiB of which 14.80 GiB is free. Including non-PyTorch memory, this process has 980.00 MiB memory in use. Of the "
-        "allocated memory 490.00 MiB is allocated by PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated."
+        "GiB of which 14.80 GiB is free. Including non-PyTorch memory, this process has 980.00 MiB memory in use. Of "
+        "the allocated memory 490.00 MiB is allocated by PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated."
     )
     assert "use 0.5 % less memory" in advice(explain_text(text))
 
@@ -148,8 +148,8 @@ def test_the_prefix_of_a_log_is_not_a_part_of_the_statement(prefix: str, rank: s
         ("ze: zeMemAllocDevice returned ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", Cause.DISGUISED, "Level Zero"),
         (
             "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 45.50 "
-            "MiB is free. Of the allocated memory 77.90 GiB is allocated by PyTorch, and 310.00 MiB is reserved by PyTorch "
-            "but unallocated.",
+            "MiB is free. Of the allocated memory 77.90 GiB is allocated by PyTorch, and 310.00 MiB is reserved by "
+            "PyTorch but unallocated.",
             Cause.TRULY_FULL,
             "The GPU was full",
         ),
@@ -159,3 +159,16 @@ def test_other_situations_have_their_own_words(text: str, cause: Cause, words: s
     explained = explain_text(text)
     assert explained.cause is cause
     assert words in explained.sentence
+
+
+def test_of_a_replicas_failure_the_message_with_figures_is_explained() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/w/train.py", line 10, in <module>\n    trainer.train()\n'
+        "torch.OutOfMemoryError: Caught OutOfMemoryError in replica 0 on device 0.\n"
+        "Original Traceback (most recent call last):\n"
+        f'  File "/w/net.py", line 7, in forward\n    return self.up(x)\n{OOM}'
+    )
+    explained = explain_text(text)
+    assert explained.cause is Cause.TRULY_FULL
+    assert explained.failing_line == "w/net.py:7"

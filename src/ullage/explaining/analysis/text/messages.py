@@ -159,8 +159,8 @@ def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
     """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
-    if current.message.wording == "unknown" and current.message.kind is MessageKind.ALLOCATOR:
-        # DataParallel, Ray and prose first repeat the error's name; PyTorch's own message follows.
+    if current.message.wording == "unknown" and "Caught OutOfMemoryError in replica" in current.message.text:
+        # DataParallel prints the error's name and the replica first; PyTorch's own message follows.
         return found.message.kind is MessageKind.ALLOCATOR and found.message.total_bytes is not None
     return found.message.is_certain and not current.message.is_certain
 
