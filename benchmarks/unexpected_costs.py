@@ -45,8 +45,8 @@ ullage predict examples/unexpected_costs/{first}.py changed --gpu {gpu}
 
 {texts}
 
-The scripts use small tensors, and the ratio is different in other scripts. `ullage predict` shows which of these costs
-your own script has, and `ullage advise` tries the changes that apply to your script.
+The scripts use small tensors. In other scripts, the saving is larger or smaller. `ullage predict` shows which of
+these costs your own script has, and `ullage advise` tries the changes that apply to your script.
 """
 
 
@@ -67,7 +67,7 @@ class Row:
     @property
     def text(self) -> str:
         """Return the list item with the reason and the change."""
-        said = f"* **{self.name}**: {self.what.removesuffix('.')}; to save this memory, {CHANGES[self.name]}."
+        said = f"* **{self.name}**: {self.what.removesuffix('.')}. To save this memory, {CHANGES[self.name]}."
         return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 

@@ -43,7 +43,7 @@ def page(found: list[Reading], known: list[Population]) -> str:
 def _measured(found: list[Reading]) -> str:
     """Say which readings the project has measured itself."""
     own = [reading.source for reading in found if reading.source.startswith("make gpu")]
-    return f"Measured by this project: {', '.join(own)}." if own else "None of the readings were taken by this project."
+    return f"Measured by this project: {', '.join(own)}." if own else "This project took none of the readings itself."
 
 
 def _wrapped(text: str) -> str:
@@ -62,20 +62,19 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"The data contains {len(found)} readings. Some readings of memory are left out because of the text that was "
-        f"published with the reading: {said}.",
-        f"Readings above {OTHER:g} times the median of their chip are left out, too. The processes of readings above "
-        "this limit held other memory in addition to the CUDA context, such as NCCL's buffers, which PyTorch's error "
-        "messages do not show separately. So a process that uses NCCL takes more memory than the tables on this page "
-        "show.",
+        f"The data contains {len(found)} readings. Some readings are left out because of the text that was published "
+        f"with them. These are their numbers and the reasons: {said}.",
+        f"Readings above {OTHER:g} times the median of their chip are left out. The processes of these readings held "
+        "other memory in addition to the CUDA context, such as NCCL's buffers. PyTorch's error messages do not show "
+        "that memory separately. So a process that uses NCCL takes more memory than the tables on this page show.",
         f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile '
         f"of the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "
         '"low" and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
-        'MiB). The column "expected" shows the median of the readings or, if somebody measured the context after '
-        "training steps, that measurement.",
-        "If the text of a reading does not name the GPU, the total memory identifies the GPU, unless ullage's table "
-        "of GPUs has the same total for another chip. So the readings of the H100 may include some readings of the "
-        "H100 PCIe, because no reading shows the total memory of the H100 PCIe.",
+        'MiB). The column "expected" shows the median of the readings. If somebody measured the context after '
+        "training steps, it shows that measurement instead.",
+        "If the text of a reading does not name the GPU, the total memory identifies the GPU. If ullage's table of "
+        "GPUs has the same total for another chip, the reading is not used. So the readings of the H100 may include "
+        "some readings of the H100 PCIe, because no reading shows the total memory of the H100 PCIe.",
         "The text of a reading rarely says at which time in the run it was taken. When a process ran out of memory, "
         "it had already run kernels. Error messages whose traceback shows that weights were being loaded are left "
         "out.",
@@ -141,20 +140,19 @@ def _rule(known: list[Population]) -> list[str]:
             f"The rule is: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 "
             f"threads that can be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The "
             f"rule is a line that was fitted to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings "
-            f"or more. The range around the line contains {100 * COVERED:.0f} % of the readings, with equal weight "
-            "for each chip, if the line is fitted without the chip of the reading. The last two columns of the "
-            "following table compare each chip with a rule that was fitted without this chip."
+            "or more. To find the width of the range, each chip was compared with a line that was fitted without "
+            f"this chip. The range contains {100 * COVERED:.0f} % of the readings; each chip has the same weight. The "
+            "last two columns of the following table compare each chip with a rule that was fitted without this chip."
         ),
         _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
-            f"If the rule is fitted without one chip at a time, {inside} of {tried} readings "
-            f"({100 * inside / tried:.0f} %) of the chips that were left out are inside the range of the rule. The "
+            "For each chip in turn, the rule was fitted without this chip. Of the readings of these chips, "
+            f"{inside} of {tried} ({100 * inside / tried:.0f} %) are inside the range of the rule. The "
             f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            "The rule for CUDA contexts gives a range of this width for "
-            f"{sum(_follows_the_rule(card, known) for card in all_gpus())} more whole GPUs of ullage's table, for "
-            "which readings are missing or too few."
+            f"For {sum(_follows_the_rule(card, known) for card in all_gpus())} other whole GPUs of ullage's table, "
+            "readings are missing or too few. For these GPUs, the rule for CUDA contexts gives a range of this width."
         ),
         _wrapped(
             "For a partition of a GPU (MIG), the rule uses the number of SMs of the partition; no reading of a "
@@ -200,9 +198,9 @@ def _sources(found: list[Reading]) -> list[str]:
     return [
         "## Sources",
         _wrapped(
-            f"Most readings come from {len(files)} files of public repositories, found in November 2026 by the words "
-            "of the error message. The search for the error message did not report where a file is located, so "
-            "nobody can look up these readings again; you have to take our word for them. The other sources are:"
+            f"Most readings come from {len(files)} files of public repositories, found in November 2026 by a search "
+            "for the text of the error message. The search did not report where a file is located, so nobody can "
+            "look up these readings again. You have to trust us. The other sources are:"
         ),
         "\n".join([*[f"* {other}" for other in others], *[f"* <{link}>" for link in links]]),
     ]

@@ -17,7 +17,7 @@ python=$("${PYTHON:-python3}" -c 'import sys; print("%d.%d" % sys.version_info[:
   "${PYTHON:-python3}" "$here/tools/stale_pages.py" --stamp "$table" ${2:+--part}
   echo
   echo "The emulator was tested with PyPI's CUDA build of each PyTorch version, on Python $python."
-  echo "The table lists for each PyTorch version the results of the test files"
+  echo "For each PyTorch version, the table lists the results of the test files"
   echo "${tests[*]##*/}."
   echo "For torch 2.11, 2.13 and 2.15, \`make truth\` also compares the memory of recorded workloads, to the byte."
   echo "With torch 2.6, the first step takes 256 MiB more if Inductor chooses between kernels, because Triton 3.2 allocates a"

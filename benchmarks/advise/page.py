@@ -8,8 +8,8 @@ from benchmarks.advise.row import AdvisedRow
 PAGE: Final = """# Advised scripts
 
 This table lists scripts that do not fit on a GPU, and the change that [`ullage advise`](advise.md) found for each
-script. Git applied the diff of the change to a copy of the script, and `ullage predict` ran the edited copy on the same
-GPU without hooks (torch {torch}). "Verified" means that the edited copy fits on the GPU, and allocates and reserves
+script. To verify a change, Git applied its diff to a copy of the script, and `ullage predict` ran this edited copy on
+the same GPU (torch {torch}). "Verified" means that the edited copy fits on the GPU, and allocates and reserves
 exactly as many bytes as `ullage advise` reported. {proved} of {count} changes are verified.{others}
 
 | script | GPU (its memory) | without changes | advised change | with it | gradients | more computation | verified |

@@ -38,28 +38,29 @@ MIB, GIB = 1 << 20, 1 << 30
 ADVICES = [PLAIN, PLAIN_PICTURES, *(advice for group in GROUPS.values() for advice in group), *AFTER]
 HEAD = """# Which advice against out-of-memory errors works?
 
-Only a few pieces of common advice against out-of-memory errors lower the peak of memory:
+Only a few pieces of common advice against out-of-memory errors lower the peak of memory. In short:
 
 * **This advice saves memory**: gradient accumulation over smaller parts, activation checkpointing, a loss in parts,
   autocast, and `scaled_dot_product_attention`.
 * **If the lengths of your batches vary**: run the longest batch first, or set `expandable_segments:True`.
 * **Good habits**: do not delete variables by hand, call `zero_grad()`, use `torch.no_grad()` if you do not train, and
   keep numbers instead of outputs.
-* **Most other advice does not lower the peak of this training loop**, because it frees memory at a time when memory is
-  not at its peak. GPT-2 reaches its peak at the beginning of backward, when the saved tensors and the logits are
-  allocated.
+* **Most other advice does not lower the peak of this training loop**, because it frees memory before or after the
+  peak, not at the peak. GPT-2 reaches its peak at the beginning of backward, when the saved tensors and the logits
+  are allocated.
 
-The tables on this page apply each piece of common advice, and each common habit, to the same training loop: GPT-2 small
-(or ResNet-50) with AdamW and fp16 autocast, {items} sequences of {length:,} tokens per batch, torch {version}, on an
-emulated {card}.
+The tables on this page apply each piece of common advice, and each common habit, to the same training loop. This loop
+trains GPT-2 small (or ResNet-50) with AdamW and fp16 autocast. Each batch has {items} sequences of {length:,} tokens.
+The loop runs with torch {version} on an emulated {card}.
 
-The columns *allocated* and *reserved* have the peaks of torch.cuda's statistics after {warm} steps. If a loop does not
-fit on the GPU, the loop is run again on the same GPU with 64 GiB, to measure how much memory it needs.
+The columns *allocated* and *reserved* have the peaks of torch.cuda's statistics after {warm} steps. If a loop does
+not fit on the GPU, it runs again on the same emulated GPU with 64 GiB of memory. This run shows how much memory the
+loop needs.
 
 An emulated GPU computes nothing, so it cannot measure *time*. For advice that changes the amount of computation, the
-column has the time of one step of a small model on one CPU thread, divided by the time of the loop without the change:
-1.3 means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU, this ratio differs. An empty cell means
-that only a real GPU can measure the time.
+column *time* has a ratio: the time of a step with the change, divided by the time of a step without it. Both times
+were measured with a small model on one CPU thread. A ratio of 1.3 means 30 % longer, and 0.8 to 1.2 is within noise.
+On a real GPU, this ratio differs. An empty cell means that only a real GPU can measure the time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
 HABITS = """
@@ -68,10 +69,10 @@ HABITS = """
 The column *calls* has the number of driver calls per step that allocate or release memory (cudaMalloc, cudaFree, or
 mapping and unmapping of pages). The column *reads* has the number of values per step that the script reads from the
 GPU; each read waits for the GPU. The column *grows* has the bytes by which allocated memory rises from the end of one
-step to the end of the next step. The column *host time* has the CPU time of the process, divided by the CPU time of the
-loop without the habit; 0.8 to 1.2 is within noise, and an empty cell means that the CPU time could not be measured in
-one process. On a real GPU, driver calls and reads cost more time than these figures show, because cudaFree and reads
-wait until the GPU has finished all queued work.
+step to the end of the next step. The column *host time* has the CPU time of the process, divided by the CPU time of
+the loop without the habit. A ratio of 0.8 to 1.2 is within noise. An empty cell means that the CPU time could not be
+measured in one process. On a real GPU, driver calls and reads cost more time than these figures show, because
+cudaFree and reads wait until the GPU has finished all queued work.
 """
 HABIT_TITLES = (
     "| habit | allocated, GiB | reserved, GiB | calls | reads | grows, bytes | host time | effect | better |\n"
@@ -280,7 +281,10 @@ class Page:
 
     def endings(self) -> None:
         self.tell("\n## Memory that is left after training\n")
-        self.tell("Sizes are in MiB, after the action in the first column and `gc.collect()` and `empty_cache()`.\n")
+        self.tell(
+            "Sizes are in MiB. They were measured after the action in the first column, followed by `gc.collect()` "
+            "and `empty_cache()`.\n"
+        )
         self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)
 

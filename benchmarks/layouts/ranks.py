@@ -210,8 +210,9 @@ def _page(rows: list[str], equal: int, tree: str) -> str:
         "| kind | script | the fullest rank, allocated / reserved | kinds of ranks | alone |\n|---|---|---|---|---|\n"
     )
     return (
-        f"{head}{chr(10).join(rows)}\n\nFor {equal} of {len(rows)} scripts, the peaks of ranks that ran alone and "
-        f"together are equal to the byte. All scripts ran with the same source files (tree {tree}).\n"
+        f"{head}{chr(10).join(rows)}\n\nIn {equal} of {len(rows)} scripts, every rank that ran alone had the same "
+        "peaks, to the byte, as the same rank in the run of all ranks.\n"
+        f"All scripts ran with the same source files (tree {tree}).\n"
     )
 
 

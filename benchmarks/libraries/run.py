@@ -169,14 +169,14 @@ HEAD = """# Which CUDA libraries run on an emulated GPU
 {ran} of {tried} packages with their own CUDA code run on an emulated GPU. The packages are unmodified and come from
 PyPI. The nvidia-* wheels that a real GPU would need are not installed, except those that faiss, Numba and nvcc
 require. Each package was imported in a process with an emulated GPU, and ran the test that the column "what runs"
-describes. No kernel runs on an emulated GPU, so the tests of the packages do not check computed values. The
+describes. No kernel runs on an emulated GPU, so these tests do not check computed values. The
 following list explains the memory columns of the table.
 
 * **allocated**: the peak of memory that PyTorch's allocator allocated during the test.
 * **outside**: the peak of GPU memory in use outside PyTorch's allocator and outside the CUDA context.
-* **to the byte**: the allocations that are equal, to the byte, to the sizes computed from the tensor shapes alone, in
-  PyTorch's allocator or outside it. An empty cell in the column "to the byte" means that no size could be computed
-  from the shapes.
+* **to the byte**: the allocations, in PyTorch's allocator or outside it, that are equal to the byte to the sizes
+  computed from the tensor shapes alone. An empty cell in the column "to the byte" means that no size could be
+  computed   from the shapes.
 
 | library | torch | installs | what runs | runs | allocated | outside | to the byte |
 |---|---|---|---|---|---|---|---|

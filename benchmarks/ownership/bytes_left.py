@@ -225,21 +225,22 @@ def rows(only: list[str]) -> Iterator[Row]:
 PAGE = """# Which GPU memory stays allocated after cleanup?
 
 This page shows how much GPU memory stays allocated after `ullage.release` and after four usual ways to free GPU
-memory. Each row of the table is one small script with one culprit: an object that keeps GPU memory allocated ([the
-scripts](../tests/training/ownership/scenarios)). The scripts of this table ran with torch {torch} on an emulated
-{card}. When a script of this table ends, its variables are still alive, as in a notebook. Each cell of the table
-shows the memory that `torch.cuda` reports after the cleanup, as allocated / reserved; **0** means that both are 0.
+memory. Each row of the table is one small script in which one object, the culprit, keeps GPU memory allocated (the
+scripts are in `tests/training/ownership/scenarios`). The scripts of this table ran with torch {torch} on an emulated
+{card}. When a script of this table ends, its variables are still alive, as in a notebook. Each cell of the table has
+two figures that `torch.cuda` reports after the cleanup: allocated / reserved memory. **0** means that both are 0.
 The following list explains the columns of the table.
 
 * *held*: the memory before the cleanup.
 * *del*: the memory after the obvious variables (the model, the optimizer) were deleted, and `gc.collect()` and
   `torch.cuda.empty_cache()` were called.
-* *del with certificate*: the memory after the cleanup of the column *del*, if the variables that the result of
-  `ullage.release` names were deleted too.
-* *accelerate*: the memory after `accelerate.utils.release_memory` (version {accelerate}) was called for the objects
-  that the column *del* deletes, and its results were assigned to their variables.
-* *Lightning*: the memory after the trainer's cleanup in Lightning {lightning} (`strategy.teardown()`) for the module
-  and all optimizers, and then the cleanup of the column *del*. For scripts without a module and an optimizer, the
+* *del with certificate*: the memory after the cleanup of the column *del* and after a second cleanup. The second
+  cleanup deletes the variables that the result of `ullage.release` names.
+* *accelerate*: the memory after a call of `accelerate.utils.release_memory` (version {accelerate}) for the objects that
+  the column *del* deletes. The results of the call were assigned to the variables of these objects.
+* *Lightning*: the memory after two cleanups: first the trainer's cleanup in Lightning {lightning}
+  (`strategy.teardown()`) for the module and all optimizers, then the cleanup of the column *del*. For scripts
+  without a module and an optimizer, the
   column *Lightning* has a "-".
 * *release*: the memory after `ullage.release` was called for the objects that the column *del* deletes, while
   variables still referred to them.
@@ -251,9 +252,9 @@ The following list explains the columns of the table.
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-Of {count} scripts, this is the number after which no GPU memory is allocated or reserved: {sums}.
+After this many of the {count} scripts, no GPU memory is allocated or reserved: {sums}.
 The certificate is the result of `ullage.release` that lists the memory that is left. Summed over all scripts, the
-memory in the certificates differs from the memory that is really left by {unnamed}.
+memory that is really left differs from the memory in the certificates by {unnamed}.
 """
 
 

@@ -130,9 +130,9 @@ def main() -> int:
     lines = [
         "# Do unmodified public scripts run on an emulated GPU?",
         "",
-        "Yes. The table shows predictions of unmodified public training scripts, at the commits listed in",
-        "`benchmarks/public/scripts.toml`, with generated data. `ullage predict` made these predictions with torch "
-        f"{importlib.metadata.version('torch')} on a",
+        "Yes. The table shows predictions of public training scripts with generated data. The scripts are unmodified,",
+        "at the commits that `benchmarks/public/scripts.toml` lists. `ullage predict` made these predictions with "
+        f"torch {importlib.metadata.version('torch')} on a",
         "machine without a GPU. Each cell of the table has the verdict, the peak of allocated memory, and the time",
         "that `ullage predict` took.",
         "",

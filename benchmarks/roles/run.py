@@ -23,45 +23,45 @@ GOAL = 0.98
 WRONG_SHOWN = 0.005
 HEAD = """# How accurate are the roles of `explain`?
 
-The first table shows for which share of the bytes `ullage explain` finds the right role, compared with [the roles
-that `ullage predict` knows](roles.md). `ullage explain` infers the role of each block (parameter, gradient,
-activation, and so on) from a snapshot alone. `ullage predict` observes the same run in the running process, and knows
-the owner of every tensor. For this comparison, {count} training workloads ran on an emulated A100 and recorded
-torch's Python stacks.
+`ullage explain` infers the role of each block (parameter, gradient, activation, and so on) from a snapshot.
+`ullage predict` observes the same run while it runs, and [knows the owner of every tensor](roles.md). The first table
+shows for which share of the bytes `ullage explain` finds the right role, compared with `ullage predict`. For this
+comparison, {count} training workloads ran on an emulated A100 and recorded torch's Python stacks.
 
 `ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack of a block shows,
-for example, `Optimizer.step`, a module's call, `Module._apply` or autograd's threads. The lifetime of a block shows,
-for example, that a block that the forward pass allocates and that is alive in the backward pass is an activation. The
-size of a block shows, for example, that a block is a gradient, because a gradient has the size of its parameter.
-`ullage explain` states for each role how certain it is.
+for example, whether `Optimizer.step` or the call of a module allocated the block. The lifetime of blocks shows, for
+example, which blocks are activations: the forward pass allocates them, and they are still alive in the backward pass.
+The size of blocks shows, for example, which blocks are gradients, because a gradient has the size of its parameter.
+The report states how certain each role is.
 
-* *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block agrees.
+* *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block fits it.
 * *likely*: the lifetime and the size of the block indicate its role.
-* *a guess*: the lifetime of the block was not recorded completely, or only its size indicates the role.
+* *a guess*: only the size indicates the role, or the recording does not contain the block's whole lifetime.
 * *unknown*: nothing indicates the role.
 
 """
 RIGHT = """
-The figures in the table of roles are the bytes with the right role, as a share of all bytes at the peak. The rules for
-finding roles were developed on three quarters of the workloads; every fourth workload was held out until the rules
-were finished. If a recording ends at the peak, as it does for a failed run, it does not show the full lifetime of the
-blocks that are alive at the peak. If a recording begins with the second training step, it does not show which code
-allocated the parameters.
+The table shows the bytes with the right role, as a share of all bytes at the peak. The rules for finding roles were
+developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. A
+recording that ends at the peak, such as the recording of a failed run, does not show the whole lifetime of the blocks
+that are alive at the peak. A recording that begins with the second training step does not show which code allocated
+the parameters.
 """
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of a module that is passed to another module (workload `gan`): `ullage predict` reports it as an
-  input of the second module, and `ullage explain` reports it as an activation of the first module. Both are right.
+* The detached result of one module that is passed to another module (workload `gan`): it is an input of the second
+  module for `ullage predict`, and an activation of the first module for `ullage explain`. Both are right.
 * The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports it as a gradient,
   which is right. `ullage predict` reports the gradient of an input as a temporary, because it knows only the
   gradients of parameters.
-* cuBLASLt workspaces that are separate from the cuBLAS workspace, if a parameter has the same size (1 MiB): in a
-  short run, `ullage explain` cannot distinguish these workspaces from activations.
-* Parameters that a library allocates outside torch's modules (the shards in workload `fsdp2_one_rank`), and
-  long-lived parameters without a gradient of the same size: `ullage explain` reports them as inputs, which is wrong.
-* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so `ullage
-  explain` sees two steps as one step.
+* Separate cuBLASLt workspaces of 1 MiB: if a parameter has the same size, `ullage explain` cannot distinguish these
+  workspaces from activations in a short run.
+* Parameters that a library allocates outside torch's modules, such as the shards in workload `fsdp2_one_rank`:
+  `ullage explain` reports them as inputs, which is wrong.
+* Long-lived parameters without a gradient of the same size: `ullage explain` reports them as inputs, which is wrong.
+* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so
+  `ullage explain` regards them as one step.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report them as inputs,
   which is wrong.
 """
@@ -70,20 +70,21 @@ DIFFERENCES = """
 BACKWARD = """
 ## How accurate is the forward line of memory that backward allocates?
 
-The table in this section shows how accurate the forward lines are that `ullage explain` finds for blocks of the
-backward pass. Autograd's threads, which run the backward pass, have no Python frames. If the snapshot has C++ frames
-(`stacks="all"`, PyTorch's default), these frames name the backward operation. The backward pass runs operations in
-the reverse order of the forward pass, so the last convolution of the forward pass is the first convolution of the
-backward pass. If the forward and the backward pass have the same number of operations with the same name, `ullage
-explain` matches them in reverse order and shows "train.py:12 (its backward)".
+Autograd's threads run the backward pass, and they have no Python frames. So `ullage explain` has to find the forward
+line that belongs to a block of the backward pass. If the snapshot has C++ frames (`stacks="all"`, PyTorch's default),
+these frames name the backward operation. The backward pass runs operations in the reverse order of the forward pass:
+the last convolution of forward is the first convolution of backward. If both passes have the same number of
+operations with one name, `ullage explain` matches these operations in reverse order. For such operations,
+`ullage explain` shows a line such as "train.py:12 (its backward)".
 
-In three cases the line is called a guess: a block between two operations of one line; an operation name that occurs
-less often in backward than in forward, because the first operations of forward may need no gradient; and a block that
-is followed by the free of a block saved by that line.
+The report calls the forward line a guess in three cases. In the first case, a block is allocated between two
+operations of the same line. In the second case, an operation name occurs less often in backward than in forward,
+because the first operations of forward may need no gradient. In the third case, a block that the forward line saved
+is freed immediately after the allocation.
 
 The table compares the forward lines that `ullage explain` finds with PyTorch's anomaly mode, which records the line
-that created each node of autograd's graph. The comparison with anomaly mode covers all bytes that the backward pass
-allocates and whose stack has no line of the script:
+that created each node of autograd's graph. The comparison covers all bytes that the backward pass allocates and whose
+stack has no line of the script:
 
 """
 

@@ -26,11 +26,12 @@ the words in the last table.
   then redoes them.
 * *open*: the independent reader gives only a range for the peak, because blocks from before the recording were freed
   during the recording. The peak that `explain` reports is within the range of the independent reader.
-* *no stack*: the share of the bytes at the peak for which the snapshot has no stack, so that no tool can find a
-  source line.
-* *operation alone*: the share of the bytes with a stack for which `explain` reports an operation but no source line.
-* *no line*: the share of the bytes with a stack for which `explain` reports neither a source line nor an operation.
-* *expected*: the heading that a person expected after reading the snapshot, before `explain` was run on it."""
+* *no stack*: of the bytes at the peak, the share for which the snapshot has no stack. No tool can find a source line
+  for these bytes.
+* *operation alone*: of the bytes with a stack, the share for which `explain` reports an operation but no source line.
+* *no line*: of the bytes with a stack, the share for which `explain` reports neither a source line nor an operation.
+* *expected*: the heading of the result that a person expected. The person read the snapshot before `explain` was run
+  on it."""
 
 
 def page_of(found: Sequence[Explained]) -> str:
@@ -84,7 +85,7 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
     if not above:
         return
     least = f"{_MOST_WITHOUT_LINE:.0%} or more of the bytes with a stack have no line of user code"
-    yield f"In the following snapshots, {least}; the list shows which operations allocated these bytes."
+    yield f"In the following snapshots, {least}. The list shows which operations allocated these bytes."
     yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:

@@ -1,10 +1,10 @@
 """The GPU memory toolkit for PyTorch. Importing it does not start anything and does not need torch.
 
-Each public name is imported when it is first used. `__init__.pyi` lists the public names, for type checkers too. All
-other modules are internal.
+Each public name is imported when it is first used. `__init__.pyi` lists the public names, and type checkers read this
+list. All other modules are internal.
 
-PYTEST_DONT_REWRITE: without this word, pytest warns about a package with a plugin that is already imported, as it is
-in a process with an emulated GPU.
+PYTEST_DONT_REWRITE: without this word, pytest warns about a package with a plugin that is already imported. In a
+process with an emulated GPU, this package is already imported.
 """
 
 from typing import Any

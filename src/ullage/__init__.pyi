@@ -1,4 +1,6 @@
-"""The GPU-memory toolkit for PyTorch: every public name, and the module that has it. `__init__.py` reads this list."""
+"""The GPU memory toolkit for PyTorch. This file lists every public name and the module that defines it; `__init__.py`
+reads the list.
+"""
 
 from ullage.api.advise import advise as advise
 from ullage.api.diff import diff as diff

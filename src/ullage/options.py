@@ -173,7 +173,7 @@ class DrawOptions(TypedDict, total=False):
 
 
 class EpochOptions(TypedDict, total=False):
-    """The options that read one epoch of the training loader."""
+    """The options for a prediction that covers one epoch of the training DataLoader."""
 
     batches: Annotated[
         Literal["heaviest"] | None,

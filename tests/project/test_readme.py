@@ -37,7 +37,7 @@ FIGURES = (
         "docs/accuracy.md",
         r"runs near the memory limit with the verdict of the real GPU: (\d+ of \d+)",
     ),
-    Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a mean error of ([\d.]+ %)", is_cited=True),
+    Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a\s+mean\s+error\s+of\s+([\d.]+ %)", is_cited=True),
     Figure(
         r"with (?P<few>\d+) instead of (?P<all>[\d,]+) allocations",
         "docs/why.md",
@@ -54,28 +54,28 @@ FIGURES = (
 SAID_AGAIN = {
     "docs/accuracy.md": (
         Figure(
-            r"This is true for (\d+ of \d+) recordings",
+            r"Every\s+segment\s+is\s+identical\s+in\s+(\d+\s+of\s+\d+)\s+recordings",
             "docs/accuracy.md",
             r"recordings with every segment identical: (\d+ of \d+)",
         ),
         Figure(
-            r"; in (\d+) of\s+(\d+), at least 95 % of the segments are identical",
+            r"In (\d+) of\s+(\d+)\s+recordings,\s+at\s+least\s+95\s+%\s+of\s+the\s+segments\s+are\s+identical",
             "docs/accuracy.md",
             r"recordings with 95% of their segments identical: (\d+) of (\d+)",
         ),
         Figure(
-            r"This is true for (\d+) and (\d+) of (\d+) rows",
+            r"reaches\s+this\s+goal\s+in\s+(\d+)\s+of\s+48\s+runs,\s+and\s+reserved\s+memory\s+in\s+(\d+)\s+of\s+(\d+)\s+runs",
             "docs/accuracy.md",
             r"NF4, allocated within 0\.1%: (\d+) of \d+\n +NF4, reserved within 1%: (\d+) of (\d+)",
         ),
         Figure(
-            r"within 1 % in at most (?P<most>\d+) of them \(here (?P<here>\d+)\)",
+            r"within\s+1\s+%\s+of\s+more\s+than\s+(?P<most>\d+)\s+of\s+these\s+21\s+runs\.\s+The\s+prediction\s+of\s+ullage\s+is\s+within\s+1\s+%\s+of\s+(?P<here>\d+)\s+of\s+these\s+runs",
             "docs/accuracy.md",
             r"measured several times, reserved within 1%: (?P<here>\d+) of \d+; with one figure per recipe at most "
             r"(?P<most>\d+)",
         ),
         Figure(
-            r"within 0\.1 % in all \d+ \(here (\d+)\)",
+            r"prediction\s+of\s+ullage\s+is\s+within\s+0\.1\s+%\s+of\s+(\d+)\s+of\s+these\s+runs",
             "docs/accuracy.md",
             r"measured several times, allocated within 0\.1%: (\d+) of",
         ),

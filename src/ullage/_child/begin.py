@@ -1,5 +1,5 @@
-"""Prepare a child process: emulate the GPU of its parent process, report to the same prediction, or record its
-memory.
+"""Prepare a child process to emulate the GPU of its parent process, to report to the prediction that started it, or to
+record its memory.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ _COMPILE_WORKER: Final = ("_inductor", "compile_worker", "__main__.py")
 
 
 def emulate() -> None:
-    """Emulate in this process the GPU that the parent process emulates.
+    """Emulate the parent process's GPU in this process.
 
     `sitecustomize` calls this function before the code of the process runs.
 
@@ -53,7 +53,7 @@ def attach() -> None:
 
 
 def record() -> None:
-    """Record the GPU memory of this process for the `ullage run` that started it.
+    """Record the GPU memory of this process for the `ullage run` command that started it.
 
     `sitecustomize` calls this function right before torch is imported.
 

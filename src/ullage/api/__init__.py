@@ -1,3 +1,3 @@
-"""The Python functions, such as `ullage.predict`, that do the same as ullage's commands. Their keywords are named like
-the commands' options.
+"""The Python functions, such as `ullage.predict`, that do the same as ullage's commands. Their keyword arguments have
+the names of the commands' options.
 """

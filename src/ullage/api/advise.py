@@ -58,9 +58,7 @@ def advise(
 
 
 def check_patch(patch: str | Path | None, vary: str | None, script: str | Path, html: str | Path | None = None) -> None:
-    """Raise UsageError if the diff file cannot be written or would overwrite the script, or if both patch= and vary=
-    are given.
-    """
+    """Raise UsageError if the diff file cannot be written, or if patch= and vary= are both given."""
     if patch is None:
         return
     if vary is not None:

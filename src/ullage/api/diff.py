@@ -54,5 +54,4 @@ def diff(
 
 
 def _histories_of(file: Path, device: int | None) -> Sequence[History]:
-    """Return the allocation history of one GPU from a snapshot, or the histories of all GPUs if `device` is None."""
     return [history_of(file, device)] if device is not None else list(load_recorded(file).devices.values())

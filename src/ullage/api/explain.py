@@ -171,7 +171,7 @@ def explain(
 
 
 def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanation":
-    """Explain a log or an error's text; the path "-" means standard input.
+    """Explain a log or the text of an error. The path "-" means standard input.
 
     Raises:
         UsageError: the file cannot be read, or does not contain an out-of-memory error.
@@ -244,7 +244,6 @@ def _explain_ranks(
 
 
 def _of_rank(folder: Path, rank: int) -> Path:
-    """Return the path of the snapshot of one rank in a folder."""
     from ullage.explaining.fleet.fleet import file_of_rank
 
     return file_of_rank(folder, _ranks_in(folder, "rank= selects one of the snapshots in a folder"), rank)
@@ -258,7 +257,6 @@ def _ranks_in(folder: Path, why: str) -> "tuple[RankFile, ...]":
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError if an option that is only for snapshots is given with an input of another kind."""
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UsageError(f"{given[0]}= is for a snapshot, {why}")
@@ -275,7 +273,6 @@ def _explain_snapshot(
     tables: Path | None,
     progress: Callable[[str], None],
 ) -> "Explanation":
-    """Explain one GPU of a snapshot, or each GPU, and write the SQLite tables of all GPUs if they are requested."""
     if with_picture and device == ALL_DEVICES:
         raise UsageError("a page shows one GPU, but device='all' selects all of them; give the number of one GPU")
     from ullage.explaining.analysis.assumption import closest
@@ -334,7 +331,6 @@ def _explain_snapshot(
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
-    """Explain a recorded run: why memory ran out, on which rank, and how that rank differs from the other ranks."""
     from ullage.explaining.analysis.cause import Cause
     from ullage.explaining.analysis.explain import Explanation, RunSummary
     from ullage.running.supervision.summary import summary_of

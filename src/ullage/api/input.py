@@ -1,4 +1,4 @@
-"""Detect the kind of the input of `ullage explain` from its content, and read the text of a log in pieces."""
+"""Detect what kind of file the user passed to `ullage explain`, and read log files in pieces."""
 
 import codecs
 import sys
@@ -23,46 +23,40 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT: Final = Path("-")
 _PIECE_BYTES: Final = 1 << 20
+# in bytes; a larger text file is searched as plain text
 _MOST_NOTEBOOK_BYTES: Final = 256 << 20
-"""The file size in bytes up to which a text file may be parsed as a notebook. A larger file is searched as plain
-text.
-"""
 _PROGRESS_BYTES: Final = 32 << 20
+# including the bytes of terminal colours and progress bars
 _OF_TEXTS: Final = bytes((0, 8, 9, 10, 12, 13, 27, *range(32, 127), *range(128, 256)))
-"""The byte values that may occur in a log file, including those of terminal colours and progress bars."""
 _MOST_OTHERS_ONE_IN: Final = 50
 _MARKS: Final = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be", codecs.BOM_UTF8: "utf-8"}
 _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """The kinds of input that `ullage explain` distinguishes. Error messages use the value of a kind as its name."""
+    """A kind of input for `ullage explain`. Error messages contain the value."""
 
     SNAPSHOT = "a snapshot"
-    """A memory snapshot, compressed or not. A file that is neither a snapshot nor text is also treated as one, so that
-    the snapshot reader reports the error.
-    """
+    """A memory snapshot, compressed or not. Binary files of an unknown kind count as snapshots."""
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` wrote, or a folder that contains several such folders. An unrecognised folder is also
-    treated as one, so that the reader of such folders reports the error.
-    """
+    """A folder that `ullage run` wrote, or a folder of several runs. Unknown folders count as runs."""
     TEXT = "text"
-    """A log, an error's text or a saved notebook, compressed or not."""
+    """A log, the text of an error, or a saved notebook, compressed or not."""
     ARCHIVE = "an archive"
-    """A file in an archive or compression format that ullage cannot read (tar, xz, zstd, ...)."""
+    """An archive or a compression format that ullage cannot read, such as tar, xz or zstd."""
     STANDARD_INPUT = "standard input"
     """Standard input or a pipe. Its text can be read only once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input of `ullage explain`, and its kind."""
+    """A file, folder or stream that the user passed to `ullage explain`, and its kind."""
 
     path: Path
     kind: InputKind
     ranks: tuple[RankFile, ...] = ()
-    """The snapshot files of the ranks, if the input is a folder with one snapshot for each rank."""
+    """The snapshot of each rank, if the input is a folder with one snapshot for each rank."""
 
 
 def input_of(file: Path) -> Input:
@@ -88,7 +82,7 @@ def load_recorded(file: Path) -> "Snapshot":
     """Load a snapshot for a command that accepts only snapshots.
 
     Raises:
-        SnapshotError: the file cannot be read, or is not a snapshot; the error names the kind of file that it is.
+        SnapshotError: the file cannot be read, or is not a snapshot. The error names the kind of the file.
     """
     from ullage.recorded.snapshot.snapshot import SnapshotError, load_snapshot
 
@@ -108,7 +102,7 @@ def load_recorded(file: Path) -> "Snapshot":
 
 
 def looks_like_text(beginning: bytes) -> bool:
-    """Return whether the first bytes of a file show that it is text and not a snapshot."""
+    """Return whether a file's first bytes are text."""
     if is_no_log(beginning):
         return False
     is_pickle = beginning.startswith((b"\x80", b"(dp", b"(lp"))  # pickle protocol 2 or later, or protocol 0

@@ -1,6 +1,4 @@
-"""Convert and check the values of ullage's options: the script to predict, sizes, output pages, the GPU in a
-snapshot.
-"""
+"""Convert and check the options that users pass to ullage, such as sizes, GPU numbers and output paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,9 +25,7 @@ ALL_DEVICES: Final = "all"
 def request_of(
     script: str | Path, arguments: Sequence[str], options: Mapping[str, object], *, picture: bool = False
 ) -> "Request":
-    """Return the request for a run of a script: the script, the GPU and the limits.
-
-    Options that do not describe a run, such as output paths, are left out.
+    """Return a request to run the user's script, made from the options that describe the run.
 
     Raises:
         UsageError: the value of an option is not valid.
@@ -44,8 +40,8 @@ def request_of(
 
 
 def margin_of(margin: int | str, total_bytes: int) -> int:
-    """Return the option `margin` in bytes. The user may give a number of bytes, a size such as "1GiB", or a percentage
-    of the GPU's memory.
+    """Convert the option `margin` to bytes. It may be a number, a size such as "1GiB", or a percentage of the GPU's
+    memory.
 
     Raises:
         UsageError: the margin is negative, or is not a size or a percentage below 100.
@@ -69,15 +65,13 @@ def margin_of(margin: int | str, total_bytes: int) -> int:
 
 
 def check_page(page: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError if the HTML page that the option `html` names cannot be written, or would overwrite an input
-    file.
-    """
+    """Raise UsageError if the HTML page cannot be written, or would overwrite an input file."""
     if page is not None:
         check_output("html", Path(page), inputs=tuple(Path(path) for path in inputs))
 
 
 def with_page(answer: Answer, html: str | Path | None) -> Answer:
-    """Write the HTML page of a result if the option `html` is given, and return the result."""
+    """Write the HTML page of a result if the option `html` is set, and return the result."""
     if html is not None:
         from ullage.api.show import write_page
 
@@ -86,15 +80,13 @@ def with_page(answer: Answer, html: str | Path | None) -> Answer:
 
 
 def check_tables(tables: str | Path | None, *inputs: str | Path) -> None:
-    """Raise UsageError if the SQLite file that the option `sql` names cannot be written, or would overwrite an input or
-    another output file.
-    """
+    """Raise UsageError if the SQLite file cannot be written, or would overwrite another file."""
     if tables is not None:
         check_output("sql", Path(tables), inputs=tuple(Path(path) for path in inputs))
 
 
 def semantics_given(torch_version: str | None) -> str | None:
-    """Return the version of the allocator model to use for the option `torch_version`; None if the option is not given.
+    """Return the PyTorch version whose allocator is emulated, or None if the user did not set `torch_version`.
 
     Raises:
         SettingsError: the text is not a version.
@@ -103,10 +95,10 @@ def semantics_given(torch_version: str | None) -> str | None:
 
 
 def capacity_of(size: int | str | None) -> int | None:
-    """Return the option `capacity` in bytes.
+    """Convert the option `capacity` to bytes.
 
     Raises:
-        UsageError: the given text is not a size, or the size cannot be that of a GPU's memory.
+        UsageError: the text is not a size, or no GPU can have a memory of this size.
     """
     capacity = size_of(size, "capacity")
     if capacity is not None and not 0 < capacity <= _LARGEST_BYTES:
@@ -118,8 +110,9 @@ def capacity_of(size: int | str | None) -> int | None:
 
 
 def history_of(file: Path, device: int | None) -> "History":
-    """Load a snapshot and return the allocation history of one GPU: `device`, or by default the GPU that failed or else
-    the one that reserved the most memory.
+    """Load a snapshot and return the allocation history of one GPU.
+
+    The default is the GPU that ran out of memory. If none did, it is the GPU that reserved the most memory.
 
     Raises:
         SnapshotError: the file cannot be read.
@@ -137,7 +130,7 @@ def history_of(file: Path, device: int | None) -> "History":
 
 
 def check_device(device: int | str | None, snapshot: "Snapshot", *, takes_all: bool = False) -> int:
-    """Return the number of a GPU in a snapshot, given as a number or a text.
+    """Check a GPU number from the user, and return it as an int.
 
     Args:
         device: the number of the GPU.

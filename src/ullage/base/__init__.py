@@ -1,1 +1,1 @@
-"""The foundation of all other packages: errors, options, units, files, processes, the memory counts of the driver."""
+"""Modules that the whole package uses: errors, options, units, files, processes and the driver's memory counts."""

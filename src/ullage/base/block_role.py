@@ -1,4 +1,4 @@
-"""The role of a block of GPU memory, such as weights or gradients: one list of names that every command uses."""
+"""The roles of GPU memory blocks, such as weights or gradients."""
 
 from enum import StrEnum
 

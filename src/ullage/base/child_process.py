@@ -1,8 +1,7 @@
 """Start a child process, and end it together with every process that it started.
 
-The child process leads its own process group. Its environment has a token that its descendants inherit. It also holds
-one end of a pipe, the lifeline: when the other end closes, for whatever reason the parent ends, the kernel kills the
-group. This module does not depend on the purpose of the process.
+The child process leads its own process group. A random token in its environment marks its descendants. The child also
+holds one end of a pipe, the lifeline. When the parent ends, the pipe closes and the process group is killed.
 """
 
 import atexit
@@ -24,9 +23,7 @@ from typing import IO, Final
 
 TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 HOOKS_FOLDER: Final = str(Path(__file__).parents[1] / "_child" / "hooks")
-"""The folder of the `sitecustomize.py` that every Python process runs when it starts, if the folder is in
-PYTHONPATH.
-"""
+"""The folder of ullage's `sitecustomize.py`. Python runs this file at startup if the folder is in PYTHONPATH."""
 
 _F_SETSIG: Final = 10  # fcntl(2); Python does not define this constant
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
@@ -37,7 +34,7 @@ _PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 
 
 def reach_children(environment: MutableMapping[str, str]) -> None:
-    """Change an environment so that its Python processes, and their children, load `_child/hooks/sitecustomize.py`."""
+    """Change an environment so that Python processes load `_child/hooks/sitecustomize.py` when they start."""
     before = environment.get("PYTHONPATH")
     paths = before.split(os.pathsep) if before else []  # an empty entry between others means the current folder
     if HOOKS_FOLDER not in paths:
@@ -45,7 +42,7 @@ def reach_children(environment: MutableMapping[str, str]) -> None:
 
 
 def python_command(module: str, *, with_flags: bool) -> list[str]:
-    """Return the command that runs the function `main` of a module of this package in another Python process.
+    """Return the command that runs the `main` function of a module of this package in a new Python process.
 
     Args:
         module: the dotted name of the module.
@@ -64,10 +61,10 @@ def python_command(module: str, *, with_flags: bool) -> list[str]:
 
 
 def beside_streams(descriptor: int) -> int:
-    """Return a duplicate of a file descriptor, with a number greater than 2 even if the shell closed the standard
-    streams (<&-).
+    """Duplicate a file descriptor to a number above 2.
 
-    A child process would use a file with a descriptor number from 0 to 2 as its standard input or output.
+    The numbers 0 to 2 may be free if the shell closed the standard streams (`<&-`). A child process would use a file
+    with such a number as its standard input or output.
     """
     if descriptor > _LAST_STREAM:
         return descriptor
@@ -78,9 +75,9 @@ def beside_streams(descriptor: int) -> int:
 
 
 def file_behind(descriptor: int) -> tuple[int, int] | None:
-    """Return the device and the inode of the file that a descriptor refers to; None if the descriptor is closed.
+    """Return the device and inode of the file that a descriptor refers to, or None if it is closed.
 
-    Comparing two results shows whether the descriptor was closed, or was reused for another file.
+    Compare two results to see whether the descriptor was closed or now refers to another file.
     """
     try:
         status = os.fstat(descriptor)
@@ -90,18 +87,16 @@ def file_behind(descriptor: int) -> tuple[int, int] | None:
 
 
 def new_pipe() -> tuple[int, int]:
-    """Return the reading end and the writing end of a new pipe. Both file descriptors have numbers greater than 2."""
+    """Create a pipe whose file descriptors are both greater than 2."""
     reading, writing = os.pipe()
     return beside_streams(reading), beside_streams(writing)
 
 
 class ChildProcess(AbstractContextManager["ChildProcess"]):
-    """A child process: a Python process that runs a module of this package.
+    """A child process that runs a module of this package.
 
-    The child process and its descendants are killed when this object is closed or the parent process ends.
-
-    The first argument of the child process is the number of a pipe's file descriptor, which `tie_to_parent` reads. The
-    pipe (the lifeline) closes when the parent process ends.
+    The child process and its descendants are killed when this object is closed or the parent process ends. The first
+    argument of the child is the file descriptor of a pipe, the lifeline, which closes when the parent ends.
     """
 
     def __init__(
@@ -146,19 +141,16 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             os.close(lifeline_end)
 
     def __exit__(self, *_: object) -> None:
-        """Kill the process and all of its descendants."""
         self.end()
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended, without reaping it, so that its process ID cannot be reused yet."""
+        """Return whether the process has ended. Its process ID stays reserved until the object is closed."""
         if self.popen.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send SIGTERM to the child process, so that it can remove its temporary files, and wait up to `seconds` until
-        it ends.
-        """
+        """Send SIGTERM to the child process, and wait up to `seconds` until it ends."""
         if self.has_ended():
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -168,16 +160,14 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
-        """Kill the child process and its process group, unless the child was already reaped; return the child's exit
-        code.
-        """
+        """Kill the child process and its process group, and return the child's exit code."""
         if self.popen.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
         return self.popen.wait()
 
     def end(self) -> None:
-        """Kill the child process, its process group, and its descendants that left the process group."""
+        """Kill the child process and all of its descendants, even those that left the process group."""
         self.kill()
         _kill_strays(self._token)
         if self.popen.stdout is not None:
@@ -186,12 +176,14 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
 
 
 def tie_to_parent() -> None:
-    """Make the kernel kill this process when its parent process ends. `ChildProcess` has started this process."""
+    """Make the kernel kill this process when its parent ends. Processes started by `ChildProcess` call this
+    function.
+    """
     die_with_parent(int(sys.argv[1]))
 
 
 def run_exit_handlers() -> None:
-    """Join threads, call exit handlers and flush the output streams, as the Python interpreter does when it ends.
+    """Join threads, call exit handlers and flush output streams, as Python does when it exits.
 
     Python's cleanup of modules is skipped: it takes about a second with torch, and no code depends on it.
     """
@@ -206,9 +198,9 @@ def run_exit_handlers() -> None:
 
 
 def add_token(environment: dict[str, str]) -> str:
-    """Add a new random token to a process's environment, after the tokens that the environment already contains.
+    """Add a random token to a process's environment and return the token.
 
-    Return the new token. Descendants of the process inherit the token, so that they can be found.
+    Descendants of the process inherit the token, so that they can be found and ended.
     """
     token = secrets.token_hex(8)
     environment[TOKEN_VARIABLE] = ":".join(filter(None, [environment.get(TOKEN_VARIABLE), token]))
@@ -216,7 +208,7 @@ def add_token(environment: dict[str, str]) -> str:
 
 
 def die_with_parent(lifeline: int) -> None:
-    """Make the kernel kill the process group of this process when the parent process ends, for whatever reason.
+    """Make the kernel kill this process's group when the parent process ends.
 
     `lifeline` is the descriptor of a pipe whose other end the parent process holds open.
     """
@@ -237,10 +229,6 @@ def die_with_parent(lifeline: int) -> None:
 
 
 def _kill_strays(token: str) -> None:
-    """Kill the processes that have this token in their environment and left the process group, such as daemons.
-
-    Wait until these processes have ended.
-    """
     until = time.monotonic() + _STRAY_SECONDS
     while _kill_marked(token.encode()) and time.monotonic() < until:  # a process may fork while we scan
         time.sleep(0.005)

@@ -1,7 +1,7 @@
-"""Memory in use on each GPU as the driver reports it through NVML (NVIDIA's management library), read by nvidia-ml-py.
+"""Read the memory in use on each GPU from NVML, NVIDIA's management library.
 
-The query does not create a CUDA context and does not need torch. In a process with an emulated GPU, the emulated NVML
-answers; it knows only that process. NVML ignores CUDA_VISIBLE_DEVICES and does not know PyTorch's tensors.
+The query needs neither torch nor a CUDA context. In a process with an emulated GPU, the emulated NVML answers. NVML
+ignores CUDA_VISIBLE_DEVICES and does not know PyTorch's tensors.
 """
 
 from collections.abc import Iterator
@@ -12,50 +12,46 @@ from typing import Any, NamedTuple
 
 
 class CardMemory(NamedTuple):
-    """The total and used memory of one GPU, in bytes."""
+    """The total memory and the used memory of one GPU, in bytes."""
 
     total_bytes: int
     used_bytes: int
-    """Bytes in use by all processes on the GPU, CUDA contexts included."""
+    """The bytes in use by all processes on the GPU, including CUDA contexts."""
 
 
 class Nvml:
-    """An initialized NVML."""
+    """Calls NVML functions. Create it after NVML was initialized."""
 
     def __init__(self, library: ModuleType) -> None:
         self._library = library
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return the result of a function of nvidia-ml-py; None if the driver lacks the function or reports an
-        error.
-        """
+        """Call a function of nvidia-ml-py. Return None if the driver lacks the function or reports an error."""
         try:
             return getattr(self._library, function)(*arguments)
         except self._library.NVMLError:
             return None
 
     def handles(self) -> Iterator[tuple[int, Any]]:
-        """Yield the NVML index and the NVML handle of each GPU that responds."""
+        """Yield the NVML index and handle of each GPU that responds."""
         for index in range(self.call("nvmlDeviceGetCount") or 0):
             handle = self.call("nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 yield index, handle
 
     def memory_of(self, handle: Any) -> CardMemory | None:
-        """Return the memory of a GPU in bytes; None if the driver does not report it (no permission, or no memory
-        counter).
-        """
+        """Return the total and used memory of a GPU, or None if the driver does not report it."""
         memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return CardMemory(memory.total, memory.used) if memory is not None else None
 
 
 class DriverSilentError(Exception):
-    """The NVIDIA driver is missing or does not respond; the text of the error says which of the two."""
+    """The NVIDIA driver is missing or does not respond."""
 
 
 @contextmanager
 def asked() -> Iterator[Nvml]:
-    """Initialize NVML, and shut it down afterwards. Other code in this process that uses NVML is not affected.
+    """Initialize NVML, and shut it down when the context ends.
 
     Raises:
         DriverSilentError: the driver is missing or does not respond.
@@ -77,7 +73,7 @@ def asked() -> Iterator[Nvml]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardCount:
-    """The memory of one GPU that is in use by all processes, CUDA contexts included."""
+    """The memory of one GPU that all processes together use, including CUDA contexts."""
 
     index: int
     name: str
@@ -86,14 +82,14 @@ class CardCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCount:
-    """The driver's memory count for each GPU, or the reason why it is not available."""
+    """The used memory of each GPU according to the driver, or the reason why it is not available."""
 
     cards: tuple[CardCount, ...] = ()
     why_not: str = ""
 
 
 def count_used() -> DriverCount:
-    """Return the memory in use on each GPU as the driver reports it."""
+    """Return the used memory of each GPU, as the driver reports it."""
     try:
         with asked() as driver:
             cards = tuple(

@@ -1,4 +1,4 @@
-"""The exceptions that ullage raises on purpose, and the exit codes. They do not depend on what raises them.
+"""The exceptions that ullage raises on purpose, and the exit codes.
 
 UllageError                 base of all errors below; has the exit code of the command line
 ├── UsageError              the request cannot be carried out; the text says what is possible
@@ -20,7 +20,7 @@ _MOST_SHOWN_CHARACTERS: Final = 80
 
 
 class ExitCode(IntEnum):
-    """The exit code of a command. `ullage.cli.exit_codes` lists what each code means for each command."""
+    """The exit code of a command. See `ullage.cli.exit_codes` for the meaning of each code."""
 
     YES = 0
     NO = 1
@@ -32,14 +32,14 @@ class ExitCode(IntEnum):
 
 
 def shortened(text: object) -> str:
-    """Return a text of the user as one line of at most 80 characters, for use in an error message."""
+    """Shorten user text to one line of at most 80 characters, for an error message."""
     plain = str(text)
     cut = plain if len(plain) <= _MOST_SHOWN_CHARACTERS else plain[:_MOST_SHOWN_CHARACTERS] + "..."
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in cut)
 
 
 def quoted(text: object) -> str:
-    """Return a text of the user in quotes, cut off after 80 characters, for use in an error message."""
+    """Quote user text and shorten it to 80 characters, for an error message."""
     plain = str(text)
     most = _MOST_SHOWN_CHARACTERS
     if len(repr(plain[:most])) > 2 * most:  # fewer characters if most of them are shown as escape codes
@@ -48,29 +48,27 @@ def quoted(text: object) -> str:
 
 
 def keyword_of(option: str) -> str:
-    """Return the Python keyword of an option: "total_memory" for the flag `--total-memory`, or for the keyword
-    itself.
-    """
+    """Convert an option to its Python keyword, such as "--total-memory" to "total_memory"."""
     return option.removeprefix("--").replace("-", "_")
 
 
 @public
 class UllageError(Exception):
-    """The base class of every error that ullage raises on purpose."""
+    """The base class of all errors that ullage raises on purpose."""
 
     exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
 class UsageError(UllageError):
-    """The arguments of a command or a function are invalid, or their values do not fit together."""
+    """An argument of a command or function is invalid, or does not fit the other arguments."""
 
     exit_code: int = ExitCode.WRONG_USAGE
 
 
 @public
 class UnknownGpuError(UsageError):
-    """The name of a GPU does not match a known GPU, or matches several."""
+    """A GPU name is unknown, or matches several GPUs."""
 
 
 @public
@@ -107,7 +105,7 @@ class ValuesError(ScriptError):
 
 
 class ValuesReadError(UllageError):
-    """The script read a GPU value that may decide its memory use, in a run that does not compute GPU values.
+    """The script read a GPU value that may change its memory use, but GPU values are not computed in this run.
 
     This error is internal: ullage repeats the run and computes the values.
     """
@@ -115,6 +113,6 @@ class ValuesReadError(UllageError):
 
 @public
 class IsolationError(UllageError):
-    """A function in a separate process did not return a result that can be passed back to the calling process."""
+    """A function in a separate process did not return a result."""
 
     exit_code: int = ExitCode.SCRIPT_FAILED

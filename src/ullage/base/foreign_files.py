@@ -1,9 +1,7 @@
 """Read files that other users may have created.
 
-Only regular files are opened, so a read never blocks on a pipe or a device.
-
-JSON text is checked before it is parsed, because Python objects for some JSON texts need many times the bytes of the
-text.
+Only regular files are opened, because a pipe or a device could block. JSON text is checked before it is parsed, because
+the parsed objects can need far more memory than the text.
 """
 
 import errno
@@ -13,10 +11,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Final
 
+# The path of a file that this process has open. A shell passes such a path for `<(zcat log.gz)`; it may be a pipe.
 _OWN_DESCRIPTOR: Final = re.compile(r"/dev/(?:stdin|fd/\d+)|/proc/self/fd/\d+")
-"""The paths by which a process reads files that it already has open, such as a shell's `<(zcat log.gz)`. These files
-may be pipes.
-"""
 _KINDS: Final = (
     (stat.S_ISFIFO, "it is a named pipe, and reading it could block"),
     (stat.S_ISSOCK, "it is a socket"),
@@ -25,14 +21,12 @@ _KINDS: Final = (
     (stat.S_ISDIR, "it is a folder"),
 )
 _LIST_BYTES: Final = 8
+# Bytes of JSON text for each list or dictionary in it. Snapshots and notebooks have far more.
 _DICTIONARY_BYTES: Final = 24
-"""The smallest accepted number of bytes of a JSON text for each list or dictionary in the text. Snapshots and notebooks
-have far more bytes for each list or dictionary.
-"""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, or a file that this process already has open (/dev/fd/N).
+    """Open a regular file, or a file that this process already has open (/dev/fd/N), for reading.
 
     Raises:
         OSError: the path leads to a pipe, a socket, a device or a folder, or the file cannot be opened.
@@ -72,7 +66,7 @@ def _check(path: Path, found: os.stat_result, *, is_ours: bool) -> None:
 
 
 def is_far_larger_in_memory(text: bytes | str) -> bool:
-    """Return whether a JSON text has more lists and dictionaries for its length than any snapshot or notebook.
+    """Return whether parsed JSON would need far more memory than its text.
 
     Python needs 64 bytes for the text `[],` and 192 bytes for the text `{"a":1},`.
     """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Switch automatic garbage collection off within the context, and restore its previous state afterwards."""
+    """Disable automatic garbage collection within the context."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,14 +1,15 @@
-"""The rule that decides whether memory grows from step to step, for `predict`, `explain` and `Monitor`.
+"""Decide whether memory grows from one training step to the next. `predict`, `explain` and `Monitor` use this rule.
 
-If batches vary in size, the memory at the end of a step varies by chance. But chance does not keep blocks of several
-steps alive: a batch or a loss is freed when the next one replaces it. So a source line grows if blocks that it
-allocated in several different steps stay alive, and if it continues to keep blocks. Growth has stopped if the line has
-kept nothing for longer than its longest pause. Growth slows down if later steps keep fewer blocks than earlier ones.
-Blocks that are freed again later (a queue, a list that is cleared) are a repeating pattern and not growth. If each
-block is replaced by a larger one, bytes have to rise evenly, over more steps.
+Batches of different sizes change the memory use by chance. But chance does not keep blocks of several steps alive: a
+batch or a loss is freed when the next one replaces it. So a source line grows if blocks that it allocated in several
+steps stay alive, and if it continues to keep blocks.
 
-`growing` judges runs of which every block is known. A `Monitor` knows only the allocated bytes after each step, and
-applies the same thresholds to them. docs/growth.md explains the rule. This module does not use torch.
+Growth has stopped if the line has kept nothing for longer than its longest pause. Growth slows down if later steps keep
+fewer blocks than earlier ones. A queue or a list that is cleared frees its blocks later; this is not growth. If larger
+blocks replace earlier ones, the bytes have to rise evenly and over more steps.
+
+`growing` judges runs in which every block is known. A `Monitor` knows only the allocated bytes after each step, and
+applies the same thresholds to them. docs/growth.md explains the rule.
 """
 
 from collections import defaultdict
@@ -20,66 +21,68 @@ from typing import Final, Generic, NamedTuple, TypeVar
 LineT = TypeVar("LineT")
 
 FIRST_STEP: Final = 2
-"""The first training step whose blocks count as memory growth. Step 1 allocates memory that stays, such as optimizer
+"""The first training step that counts for memory growth. Step 1 allocates memory that stays, such as optimizer
 state.
 """
 LEAST_RISES: Final = 3
-"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as
-growing.
-"""
+"""The number of training steps in which a source line must keep memory before it is reported as growing."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""The smallest number of different training steps in which a source line has to keep blocks, to be reported as growing,
-if memory rose very evenly over the last steps.
-"""
+"""A lower limit that replaces `LEAST_RISES` if memory rose very evenly over the last steps."""
 LEAST_RISES_IN_BYTES: Final = 8
-"""The smallest number of training steps over which the bytes of a source line have to rise, if its number of blocks
-does not rise. Fewer steps may only have longer batches.
+"""The number of steps over which bytes must rise if the number of blocks does not rise.
+
+A rise over fewer steps may come from longer batches alone.
 """
 LEAST_BYTES_PER_STEP: Final = 8 << 10
-"""The memory growth in bytes per training step that is always reported. Slower growth is reported once its total is
-large enough.
-"""
+"""Growth of at least this many bytes per training step is always reported."""
+# A rise of 8 KiB per step is reported after 512 steps, at a total of 4 MiB.
 _NOTICEABLE_STEPS: Final = 512
-"""Memory growth below 8 KiB per training step is reported once its total reaches 4 MiB, which is 512 steps of 8 KiB."""
 EVEN: Final = 0.4
-"""The smallest allowed ratio of the rise in one training step to the mean rise, for memory that grows in bytes but not
-in blocks. Such growth has to be even.
+"""The smallest allowed ratio of the rise in one step to the mean rise.
+
+It applies to memory that grows in bytes but not in blocks.
 """
 EVEN_AMONG_MANY: Final = 0.75
-"""The smallest allowed ratio of the rise in one training step to the mean rise, for a source line with more than 8
-blocks. If only some of these blocks are replaced by larger blocks, bytes rise by chance.
+"""A stricter ratio than `EVEN`, for a source line with more than 8 blocks.
+
+If only some of many blocks get larger, the bytes may rise by chance.
 """
 FEW_BLOCKS: Final = 8
-"""A source line with at most this number of blocks may grow less evenly than a source line with more blocks."""
+"""The largest number of blocks for which `EVEN` applies. Source lines with more blocks use `EVEN_AMONG_MANY`."""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
-"""The ratio of later to earlier memory growth, over equally many training steps, below which growth slows down. Growth
-slows down in a cache that fills.
+"""Memory growth slows down if later growth divided by earlier growth is below this number.
+
+An example is a cache that fills.
 """
+# Growth has stopped once a quarter of the steps since the first rise have passed without a rise.
 _STOPPED_ONE_IN: Final = 4
-"""Memory growth counts as stopped once memory has not risen for a quarter of the training steps over which it rose."""
 PEAK_RATIO: Final = 2.5
-"""The ratio of the peak's rise to the rise of the kept bytes at which longer batches explain the memory growth. A leak
-has a ratio of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
+"""Longer batches explain growth if the peak rises by this factor more than the memory that stays allocated.
+
+A leak has a factor of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
 """
 
 
 def is_noticeable(bytes_per_step: float, total_bytes: int, least_bytes_per_step: int = LEAST_BYTES_PER_STEP) -> bool:
-    """Return whether memory growth is fast enough to be reported, or has a total that is large enough."""
+    """Return whether memory growth is fast or large enough to be reported."""
     return bytes_per_step >= least_bytes_per_step or total_bytes >= _NOTICEABLE_STEPS * least_bytes_per_step
 
 
 def is_even(rises: Sequence[int], share: float) -> bool:
-    """Return whether all rises of memory are positive and between `share` times their mean and their mean divided by
-    `share`.
+    """Return whether memory rises by similar amounts in all steps.
+
+    A rise may be as small as the mean times `share`, and as large as the mean divided by `share`.
     """
     mean = sum(rises) / len(rises)
     return min(rises) >= share * mean > 0 and max(rises) * share <= mean
 
 
 def even_share(blocks: int) -> float:
-    """Return the smallest allowed ratio of the rise in one step to the mean rise, for a source line with this many
-    blocks.
+    """Return the smallest allowed ratio of the rise in one step to the mean rise.
+
+    Args:
+        blocks: the number of blocks of the source line.
     """
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
@@ -106,39 +109,41 @@ def has_stopped(quiet_steps: int, *, longest_pause_steps: int, growing_steps: in
 
 
 def is_longer_batch(peak_rise_bytes: int, kept_rise_bytes: int) -> bool:
-    """Return whether longer batches explain the memory growth: the peak rises much more than the kept bytes."""
+    """Return whether longer batches explain the memory growth, because the peak rises much more than the memory that
+    stays.
+    """
     return peak_rise_bytes >= PEAK_RATIO * kept_rise_bytes
 
 
 class StepBlock(NamedTuple, Generic[LineT]):
-    """A block that is still allocated when the training step that allocated it ends."""
+    """A memory block that is still allocated at the end of the step that allocated it."""
 
     line: LineT
     step: int
-    """The number of the training step in which the block was allocated, counted from 1."""
+    """The training step that allocated the block, counted from 1."""
     until: int
-    """The number of the last training step at whose end the block is still allocated."""
+    """The last training step that ended while the block was still allocated."""
     size_bytes: int
     key: int
-    """A number by which the caller identifies the block, such as its address."""
+    """A number that identifies the block, such as its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growing(Generic[LineT]):
-    """The memory in bytes that each training step keeps on average, and the source lines that keep it."""
+    """The average memory growth per training step, and the source lines that cause it."""
 
     bytes_per_step: int
     line: LineT
-    """The source line that keeps the most bytes."""
+    """The source line that keeps the most memory."""
     line_bytes_per_step: int
     kept: dict[LineT, list[StepBlock[LineT]]]
-    """The blocks that each source line has kept."""
+    """Maps each source line to its blocks that stay allocated."""
 
 
 def growing(
     blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]
 ) -> Growing[LineT] | None:
-    """Return the growth of memory over the training steps; None if it is too small to report.
+    """Return the memory growth over the training steps, or None if it is too small to report.
 
     Args:
         blocks: the blocks of all complete steps.
@@ -177,11 +182,6 @@ def _rise_evenly(end_bytes: Sequence[int]) -> bool:
 
 
 def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> list[StepBlock[LineT]]:
-    """Return the blocks of one source line that are still allocated more than one step after the step that allocated
-    them.
-
-    The list is empty if chance may explain these blocks.
-    """
     outliving = [block for block in blocks if FIRST_STEP <= block.step < min(block.until, last)]
     alive = [block for block in outliving if block.until == last]
     kept_bytes, lived_bytes = (sum(block.size_bytes for block in some) for some in (alive, outliving))
@@ -200,10 +200,6 @@ def _kept(blocks: Sequence[StepBlock[LineT]], steps_needed: int, last: int) -> l
 
 
 def _rise_of_replaced(blocks: Sequence[StepBlock[LineT]], end_bytes: Sequence[int], peak_bytes: Sequence[int]) -> int:
-    """Return the mean rise in bytes per step of a source line that replaces its blocks by larger blocks.
-
-    The result is 0 if the bytes do not rise, or do not rise evenly.
-    """
     last = len(end_bytes)
     if last <= LEAST_RISES_IN_BYTES + 1:
         return 0

@@ -1,6 +1,6 @@
-"""Import the names of a module when they are first used, so that importing the module takes little time.
+"""Import public names only when they are first used, so that `import ullage` is fast.
 
-The stub next to the module (`__init__.pyi` or `result_types.pyi`) lists these names. Type checkers read the stub too.
+A stub file (`__init__.pyi` or `result_types.pyi`) lists the names. Type checkers read the same stub.
 """
 
 import importlib
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def modules_of_names(stub: str) -> dict[str, str]:
-    """Return, for each name that a stub file imports, the module that defines it.
+    """Map each name in a stub file to the module that defines it.
 
     Args:
         stub: path of a stub with lines of the form `from MODULE import NAME as NAME`.
@@ -19,9 +19,9 @@ def modules_of_names(stub: str) -> dict[str, str]:
 
 
 def loaded(name: str, modules: dict[str, str], namespace: dict[str, Any]) -> Any:
-    """Import a name and add it to the namespace of the module that lists it.
+    """Import a name, and store it in the module that lists it.
 
-    `typing.get_type_hints` looks names up in this namespace.
+    `typing.get_type_hints` looks names up in that module.
 
     Raises:
         AttributeError: the module does not list the name.

@@ -1,7 +1,7 @@
-"""Options that are defined once, for the command line and for the Python function of the same name.
+"""Define each option once, for both the command line and the Python function.
 
-A list of options is a `TypedDict` whose fields carry an `Option`. The decorator `takes` gives a Python function the
-signature and the documentation of such a list. `ullage.cli.command` makes a command's options from it.
+A `TypedDict` lists the options, and each field is annotated with an `Option`. The decorator `takes` adds the options to
+a Python function's signature and documentation. `ullage.cli.command` makes command-line options from them.
 """
 
 import inspect
@@ -19,31 +19,30 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 _DOCUMENT_WIDTH: Final = 100  # characters
 _SECTION: Final = re.compile(r"^(?:Returns|Raises|Example):$", re.MULTILINE)
-"""A pattern for the heading of the first docstring section after "Args:", such as "Returns:"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The description of an option of ullage: its help text, its default and its place in --help."""
+    """An option of ullage, with its help text, default and --help group."""
 
     help: str
-    """The purpose of the option: its text in --help, and the first sentence of its Python documentation."""
+    """A sentence about the option for --help and for the Python documentation."""
     _: KW_ONLY
     more: str = ""
-    """Sentences about the option that only the Python documentation shows."""
+    """More sentences about the option that only the Python documentation shows."""
     default: Any = None
     flag: str | None = None
-    """The name of the option on the command line, if it is not derived from the Python name."""
+    """The option's name on the command line. None: it is derived from the Python name."""
     metavar: str | None = None
     panel: str | None = None
-    """The group in --help that lists the option."""
+    """The group in --help that contains the option."""
     is_of_command: bool = True
-    """Whether the command line has the option too, in addition to the Python function."""
+    """Whether the command line has the option. The Python function always has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An option that a `TypedDict` lists: its name, its type, and its description as an `Option`."""
+    """An option in a `TypedDict`, with its name, type and `Option` annotation."""
 
     name: str
     type: Any
@@ -52,12 +51,12 @@ class Listed:
 
     @property
     def flag(self) -> str:
-        """The name of the option on the command line, for example --world-size."""
+        """The name of the option on the command line, such as --world-size."""
         return self.option.flag or f"--{self.name.replace('_', '-')}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The allowed values of the option; () if the option's type is not a fixed set of values."""
+        """The allowed values of the option. Empty: any value of its type is allowed."""
         kinds = [kind for kind in alternatives_of(self.type) if kind is not NoneType]
         if kinds and all(get_origin(kind) is Literal for kind in kinds):
             return tuple(value for kind in kinds for value in get_args(kind))
@@ -66,9 +65,7 @@ class Listed:
 
 @cache
 def options_of(listing: type) -> Mapping[str, Listed]:
-    """Return the options of ullage that a `TypedDict` lists, by name: the required options, then the optional
-    options.
-    """
+    """Map the name of each option in a `TypedDict` to the option. Required options come first."""
     found: dict[str, Listed] = {}
     for name, hint in get_type_hints(listing, include_extras=True).items():
         kind, option = get_args(get_args(hint)[0] if get_origin(hint) is Required else hint)
@@ -79,17 +76,17 @@ def options_of(listing: type) -> Mapping[str, Listed]:
 
 
 def defaults_of(listing: type) -> dict[str, Any]:
-    """Return the default values of all optional options that a `TypedDict` lists."""
+    """Map each optional option in a `TypedDict` to its default."""
     return {name: each.option.default for name, each in options_of(listing).items() if not each.is_required}
 
 
 def required_of(listing: type) -> set[str]:
-    """Return the names of the required options that a `TypedDict` lists."""
+    """Return the names of the required options in a `TypedDict`."""
     return {name for name, each in options_of(listing).items() if each.is_required}
 
 
 def check_choices(options: Mapping[str, Any], listing: type) -> None:
-    """Raise UsageError if the value of an option is not in the option's fixed set of values."""
+    """Raise UsageError if an option has a value that is not one of its allowed values."""
     for name, each in options_of(listing).items():
         value = options.get(name)
         if each.choices and value is not None and value not in each.choices:
@@ -98,10 +95,10 @@ def check_choices(options: Mapping[str, Any], listing: type) -> None:
 
 
 def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
-    """Return a decorator for a function whose last parameter is `**options: Unpack[listing]`.
+    """Return a decorator that adds options to a function whose last parameter is `**options: Unpack[listing]`.
 
     `inspect.signature`, editors and `help` then show every option with its default. A call with an unknown keyword
-    raises TypeError, and the function always receives every option.
+    raises TypeError.
 
     Args:
         listing: the `TypedDict` of the options.
@@ -129,7 +126,6 @@ def takes(listing: type, **other_defaults: Any) -> Callable[[Callable[P, Answer]
 
 
 def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None:
-    """Raise TypeError if a given value does not have the type of its option."""
     for name, each in options_of(listing).items():
         if not any(_is_of(kind, given[name]) for kind in alternatives_of(each.type)):
             expected = inspect.formatannotation(each.type)
@@ -137,9 +133,6 @@ def _check_types(function: str, given: Mapping[str, Any], listing: type) -> None
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Return whether a value has a type, by the rules of type checkers: a bool is not a number, and an int is also a
-    float.
-    """
     if get_origin(kind) is Literal:
         return isinstance(value, str)
     if get_origin(kind) is not None:  # a sequence of strings
@@ -150,9 +143,6 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapping[str, Any]) -> inspect.Signature:
-    """Return a function's signature in which the options replace the last parameter, `**options`. Required options come
-    first.
-    """
     plain = inspect.signature(function)
     *own, _ = plain.parameters.values()
     options = [
@@ -168,14 +158,14 @@ def _signature(function: Callable[..., Any], listing: type, other_defaults: Mapp
 
 
 def with_parameters(own: list[inspect.Parameter], options: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """Return the parameters of a function, with the options inserted before the function's keyword-only parameters."""
+    """Insert the options into a function's parameters, before the keyword-only parameters."""
     is_keyword = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in own]
     first = is_keyword.index(True) if any(is_keyword) else len(own)
     return [*own[:first], *options, *own[first:]]
 
 
 def documented(text: str, listing: type) -> str:
-    """Return a Google-style docstring whose "Args:" section lists the function's parameters and then the options."""
+    """Add the options to the "Args:" section of a Google-style docstring."""
     lines = [
         textwrap.fill(
             f"{name}: {' '.join(filter(None, (each.option.help, each.option.more)))}",
@@ -192,5 +182,5 @@ def documented(text: str, listing: type) -> str:
 
 
 def alternatives_of(kind: Any) -> tuple[Any, ...]:
-    """Return the types in a union type as a tuple. For any other type, return a tuple of that one type."""
+    """Return the types in a union. For any other type, return a tuple of only that type."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)

@@ -1,4 +1,4 @@
-"""Check, before the script runs, the paths of output files that the user gave. `own_files` writes the files."""
+"""Check the user's output paths before the script runs. The module `own_files` writes the files."""
 
 import os
 from pathlib import Path
@@ -10,10 +10,7 @@ _LONGEST_NAME: Final = 230  # characters of a name; a file that is not complete 
 
 
 def check_output(option: str, path: Path, *, inputs: tuple[Path, ...] = ()) -> None:
-    """Raise UsageError if an output file cannot be written, or if it would replace one of the input files.
-
-    ullage checks output files before it runs the script.
-    """
+    """Raise UsageError if an output file cannot be written, or would replace an input file."""
     keyword = keyword_of(option)
     if path.name.startswith("-"):
         raise UsageError(f"{keyword}={path} looks like an option; expected the name of a file to write")

@@ -1,9 +1,8 @@
-"""Create and remove the files and folders of this package safely, even in folders where other users can write.
+"""Create and remove files safely, even in folders where other users can write.
 
-Another user could create symbolic links at paths that we use, replace our folder by another one, or predict names
-that are made of a time and a process ID. So every file is created new: through the descriptor of its folder, with a
-random name, and without following a symbolic link. Only its owner can read it, unless the user chose its name. A name
-is removed only if it still leads to the file that this process has open.
+Another user could place symbolic links at our paths, or replace our folder. So every file is created through the
+descriptor of its folder, with a random name, and without following symbolic links. Only its owner can read it, unless
+the user chose its name. A file is removed only if its name still leads to the file that this process has open.
 """
 
 import errno
@@ -34,22 +33,24 @@ Made = TypeVar("Made")
 
 @public
 class SharedFolderError(UsageError):
-    """A folder is unsafe: another user can write to it, or it is not the folder that was created."""
+    """A folder is unsafe, because another user can write to it or has replaced it."""
 
 
 class OwnFolder(AbstractContextManager["OwnFolder"]):
-    """A folder of this user, held open by its file descriptor. New files go into this folder even if its path is
-    changed meanwhile.
+    """A folder of this user, held open by a file descriptor.
+
+    New files go into this folder, even if its path now leads to another folder.
     """
 
     def __init__(self, descriptor: int, path: Path, *, parent: int | None = None, home: "OwnFolder | None" = None):
-        """Hold a folder; use `make`, `make_unique` or `open` to get one.
+        """Create the object from open descriptors. Call `make`, `make_unique` or `open` instead.
 
         Args:
             descriptor: the descriptor of the folder; it is closed with this object.
             path: the path by which the folder was created or found.
-            parent: a descriptor of the folder that contains it, which is closed too; None if the folder existed before.
-            home: the folder that contains it, if that folder was created for it.
+            parent: the descriptor of the folder that contains this folder; it is closed with this object. None if this
+                folder existed before.
+            home: the folder that contains this folder, if it was created only for this folder.
         """
         self.path = path
         self._descriptor = descriptor
@@ -61,7 +62,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def make(cls, path: Path) -> "OwnFolder":
-        """Create a folder, and the missing folders above it.
+        """Create a folder and its missing parent folders.
 
         Raises:
             SharedFolderError: another user can write to the folder that would contain the new folder.
@@ -71,7 +72,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def make_unique(cls, home: Path, name: str) -> "OwnFolder":
-        """Create a folder NAME-TIME-RANDOM in the folder `home`, which is created if it is missing.
+        """Create a folder NAME-TIME-RANDOM in the folder `home`.
 
         Raises:
             SharedFolderError: another user can write to `home`.
@@ -86,7 +87,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def open(cls, path: Path, *, inode: int | None = None) -> "OwnFolder":
-        """Open a folder that exists.
+        """Open an existing folder.
 
         Args:
             path: the path of the folder; it may not be a symbolic link.
@@ -100,7 +101,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @classmethod
     def open_or_make(cls, path: Path) -> "OwnFolder":
-        """Open a folder of this user; create it if it is missing.
+        """Open a folder of this user, or create it if it is missing.
 
         Raises:
             SharedFolderError: the folder has another owner, or another user can write to it or to the folder above it.
@@ -120,7 +121,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the path of the folder still leads to this folder, and not to a different one."""
+        """Whether the path still leads to this folder."""
         try:
             return _is_same(os.stat(self.path), os.fstat(self._descriptor))
         except OSError:
@@ -140,13 +141,13 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
         Raises:
             SharedFolderError: the subfolder has another owner, or another user can write to it.
-            OSError: the subfolder does not exist, or the name is not that of a folder.
+            OSError: the subfolder does not exist, or the name belongs to something other than a folder.
         """
         descriptor = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=self._descriptor)
         return OwnFolder(descriptor, self.path / name)._checked(None)
 
     def make_folder(self, name: str) -> "OwnFolder":
-        """Create a subfolder. If its name exists already, random characters are added to the name.
+        """Create a subfolder. If the name exists, random characters are added to it.
 
         Raises:
             OSError: the subfolder cannot be created.
@@ -154,7 +155,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
         return self._with_free_name(name, lambda free: _made(os.dup(self._descriptor), self.path / free, home=None))
 
     def new_file(self, name: str) -> tuple[int, Path]:
-        """Create a file to read and write; return its descriptor and path.
+        """Create a file and return its descriptor and path.
 
         If its name exists already, random characters are added to the name.
 
@@ -188,15 +189,15 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             return file.read(most_bytes)
 
     def remove_file(self, name: str, descriptor: int) -> None:
-        """Remove a file if its name still leads to the file that is open as `descriptor`."""
+        """Remove a file, if its name still leads to the file that is open as `descriptor`."""
         _remove_same(self._descriptor, name, descriptor)
 
     def whole_file(self, name: str) -> "WholeFile":
-        """Begin a new file in this folder. The file appears under its name only when it is complete."""
+        """Start a new file in this folder. The file gets its name only when it is complete."""
         return WholeFile(os.dup(self._descriptor), self.path / name, mode=_OWNERS_FILE)
 
     def write_whole(self, name: str, content: bytes) -> None:
-        """Write a file completely or not at all. An existing file of the same name is replaced.
+        """Write a file completely or not at all. An existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -205,9 +206,10 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             file.write(content)
 
     def remove(self, is_ours: Callable[[int], bool]) -> None:
-        """Remove the folder, its files, and the folder above it that was created to contain it.
+        """Remove the folder and its files.
 
-        If one of the files was not written by this package, nothing is removed.
+        If this package did not write one of the files, nothing is removed. The parent folder is removed, too, if it was
+        created only for this folder.
 
         Args:
             is_ours: returns, for an open file in the folder, whether this package wrote it.
@@ -227,10 +229,10 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
                 os.close(descriptor)
 
     def remove_tree(self) -> None:
-        """Remove the folder with all of its content. Other users cannot have added files to the folder.
+        """Remove the folder with everything in it. Other users must not have added files.
 
         Raises:
-            OSError: an entry cannot be removed, or was added meanwhile.
+            OSError: an entry cannot be removed, or an entry was added while the folder was being removed.
         """
         for name in self.names():
             found = os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -242,7 +244,7 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             os.rmdir(self.path)
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Close the file descriptors of the folder."""
         for descriptor in (self._descriptor, self._parent):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
@@ -251,19 +253,12 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
             self._home.close()
 
     def _remove_empty(self) -> None:
-        """Remove the folder if it is empty. Then remove the folder above it if that was created for this folder
-        alone.
-        """
         if self._parent is not None and _leads_to(self._parent, self.path.name, self._descriptor):
             os.rmdir(self.path.name, dir_fd=self._parent)
             if self._home is not None:
                 self._home._remove_empty()
 
     def _checked(self, inode: int | None) -> Self:
-        """Return this folder if it has the expected inode number and no other user can write to it.
-
-        Otherwise, close the folder and raise an error.
-        """
         try:
             found = os.fstat(self._descriptor)
             if inode not in (None, found.st_ino) or found.st_uid != os.geteuid():
@@ -276,13 +271,13 @@ class OwnFolder(AbstractContextManager["OwnFolder"]):
 
 
 class WholeFile:
-    """A file that is written in pieces, and that appears under its name only when it is complete.
+    """A file that is written in pieces and gets its name only when it is complete.
 
     Use this class as a context manager, or call `complete` or `discard`.
     """
 
     def __init__(self, folder: int, path: Path, *, mode: int) -> None:
-        """Begin the file under a temporary name.
+        """Create the temporary file.
 
         Args:
             folder: a descriptor of the folder, which this object closes when the file is complete or discarded.
@@ -312,7 +307,7 @@ class WholeFile:
             self.discard()
 
     def complete(self) -> None:
-        """Rename the file to its final name, in place of an existing file.
+        """Give the file its final name, and replace an existing file with this name.
 
         Raises:
             OSError: the file could not be written; its temporary file is removed.
@@ -344,7 +339,7 @@ class WholeFile:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open an output file of the user, to write it in pieces. An incomplete file never appears under the file's name.
+    """Open one of the user's output files for writing in pieces. It gets its name only when it is complete.
 
     Raises:
         OSError: the file cannot be written; the text of the error contains the file's path.
@@ -357,7 +352,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write an output file of the user, completely or not at all.
+    """Write one of the user's output files, completely or not at all.
 
     Raises:
         OSError: the file cannot be written; the text of the error contains the file's path.
@@ -367,7 +362,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def begin_file(path: Path) -> WholeFile:
-    """Begin an output file of the user. The file appears under its name only when it is complete.
+    """Start one of the user's output files. It gets its name only when it is complete.
 
     Raises:
         OSError: the file cannot be created.
@@ -377,7 +372,7 @@ def begin_file(path: Path) -> WholeFile:
 
 
 def new_file(path: Path) -> int:
-    """Create an output file of the user, in place of an existing file. Return a file descriptor for writing.
+    """Create one of the user's output files and return its descriptor. An existing file is replaced.
 
     Raises:
         OSError: the file cannot be created.
@@ -394,7 +389,7 @@ def new_file(path: Path) -> int:
 
 @contextmanager
 def whole_file_by_name(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file for a library that needs a path; afterwards copy that file to `path`.
+    """Yield a temporary path for a library that writes by path. Afterwards, copy the file to `path`.
 
     The copy appears at `path` when it is complete, or not at all.
 
@@ -417,8 +412,7 @@ def whole_file_by_name(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def nameless_file() -> Iterator[Path]:
-    """Create a temporary file without a name, which other processes cannot open. Yield a path that only this process
-    can use.
+    """Create a temporary file that other processes cannot open, and yield a path for this process.
 
     Raises:
         OSError: the disk is full.
@@ -428,7 +422,7 @@ def nameless_file() -> Iterator[Path]:
 
 
 def others_can_write(found: os.stat_result) -> bool:
-    """Return whether the mode of a folder lets users other than the owner remove its entries (no sticky bit)."""
+    """Return whether other users can remove files from a folder with these permissions."""
     if found.st_mode & stat.S_ISVTX:
         return False
     is_for_group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
@@ -438,12 +432,8 @@ def others_can_write(found: os.stat_result) -> bool:
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
+# A folder that other users can write to may contain the new folder, because only this user can write to the new one.
 def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
-    """Create a folder, and the missing folders above it.
-
-    A missing folder may be created in a folder that other users can write to, because only this user can write to the
-    new folder.
-    """
     home: OwnFolder | None = None
     try:
         parent = os.open(path.parent, _FOLDER)
@@ -461,10 +451,6 @@ def _make(path: Path, *, is_home_checked: bool) -> OwnFolder:
 
 
 def _made(parent: int, path: Path, *, home: OwnFolder | None) -> OwnFolder:
-    """Create a folder inside an open folder, open the new folder, and check that it was not replaced meanwhile.
-
-    The returned object owns the descriptor of the parent folder and closes it.
-    """
     try:
         os.mkdir(path.name, _OWNERS_FOLDER, dir_fd=parent)
         descriptor = os.open(path.name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
@@ -498,11 +484,8 @@ def _refuse_foreign_link(path: Path) -> None:
         raise SharedFolderError(f"{path} is a symbolic link that another user created; choose a folder of your own")
 
 
+# On many systems, each user has a group with the user's name and no other member.
 def _is_private_group(group: int, owner: int) -> bool:
-    """Return whether a group has the owner as its only member.
-
-    On many systems, each user has a group with the name of the user.
-    """
     try:
         found = grp.getgrgid(group)
         user = pwd.getpwuid(owner if group else 0)
@@ -522,7 +505,6 @@ def _is_same(first: os.stat_result, second: os.stat_result) -> bool:
 
 
 def _leads_to(folder: int, name: str, descriptor: int) -> bool:
-    """Return whether an entry of a folder is the file that this process has open as a file descriptor."""
     try:
         return _is_same(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -534,11 +516,8 @@ def _remove_same(folder: int, name: str, descriptor: int) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+# Two processes can create equal names, because processes in two containers that share a folder may have equal IDs.
 def _other_name(name: str) -> str:
-    """Return a file name with random characters added, for a name that exists already.
-
-    Two containers that share a folder may have equal process IDs, and so create equal names.
-    """
     stem, dot, suffix = name.partition(".")
     return f"{stem}-{os.urandom(3).hex()}{dot}{suffix}"
 

@@ -1,6 +1,6 @@
-"""Read packed files: gzip, or a zip archive with one file, as users attach them to forum posts and emails.
+"""Read gzip files and zip archives with one file, as users attach them to forum posts and emails.
 
-A file that `torch.save` wrote is a zip archive too. Its only pickle is the saved object. Nothing is unpacked to disk.
+A `torch.save` file is a zip archive, too; its only pickle is read. Nothing is unpacked to disk.
 """
 
 import gzip
@@ -14,15 +14,15 @@ from ullage.base.errors import UsageError, quoted
 GZIP: Final = b"\x1f\x8b"
 ZIP: Final = b"PK\x03\x04"
 DAMAGED: Final = (EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""The exceptions, in addition to OSError, that Python raises when a packed file (gzip or zip) is damaged."""
+"""Exceptions other than OSError that Python may raise for a damaged gzip or zip file."""
+# macOS adds these files to every archive.
 _BESIDE: Final = ("__MACOSX/", ".DS_Store")
-"""Files that macOS adds to every archive."""
 _SAVED: Final = "/data.pkl"
 _MOST_FILES: Final = 10_000
 
 
 def unpacked(raw: BufferedReader, name: str) -> IO[bytes]:
-    """Return a stream of the unpacked content of a file that may be packed.
+    """Return a stream that decompresses a file, if it is compressed.
 
     Args:
         raw: the file, at its beginning.

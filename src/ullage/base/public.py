@@ -1,4 +1,4 @@
-"""The decorator for the classes and functions that users import from `ullage`."""
+"""The decorator for classes and functions that users import from `ullage`."""
 
 from typing import TypeVar
 
@@ -6,9 +6,9 @@ Thing = TypeVar("Thing")
 
 
 def public(thing: Thing) -> Thing:
-    """Set the module of a class or function to `ullage`, whatever module defines it.
+    """Set the `__module__` of a class or function to `ullage`.
 
-    Tracebacks, `help` and pickles then show the stable path `ullage.Guard` instead of a path in `ullage.training`.
+    Tracebacks, `help` and pickles then show the stable path `ullage.Guard` and not a path in `ullage.training`.
     """
     thing.__module__ = "ullage"
     return thing

@@ -1,9 +1,9 @@
-"""Hide secrets in commands and environments, because the files and pages of a run are made to be shown to others.
+"""Hide secrets in commands and environment variables, because users show reports to other people.
 
-A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`) or because of its
-pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable:
-`--max-tokens 512`, `--key-dim 64`. Of the environment, only variables that affect memory are kept, and only if their
-values look like settings. A secret that has neither a name nor a known pattern cannot be recognized.
+A value is hidden because of the name before it (`--hf_token x`, `hf.token=x`, `"token": "x"`), or because of its
+pattern (`ghp_...`, a user name in a URL, a PEM block). Arguments that only look similar stay readable: `--max-tokens
+512`, `--key-dim 64`. Environment variables are kept only if they affect memory and look like settings. A secret with an
+unknown name and an unknown pattern cannot be recognized.
 """
 
 import json
@@ -30,15 +30,11 @@ _ALWAYS: Final = _words(
     "hftoken sshpass dbpass userpass pgpass mysqlpass redispass authkey apitoken bottoken hubtoken sessionid "
     "webhook netrc kubeconfig otp totp csrf xsrf pw psw pswd hmac sessid mnemonic kennwort wandbkey hfkey openaikey"
 )
-"""Words that mark the value of an option or variable as a secret, at any position in the option's or variable's
-name.
-"""
+# At the end of a name only: the value of `--num-pass-epochs` is not a secret.
 _AT_END: Final = _words("pat sig signature sas login license licence tok pin nonce userpwd")
-"""Words that mark the value of an option as a secret only at the end of the option's name: `--num-pass-epochs` is not a
-secret.
-"""
+# Users may abbreviate the names of options.
 _PREFIXES: Final = ("passw", "secre", "credent", "authori")
-"""Beginnings of words that mark a value as a secret, because users may abbreviate an option's name."""
+# Before `key`, these words mean the key of a dictionary or table, which is not a secret.
 _KEY_OF_DATA: Final = _words(
     "sort text image images label labels feature features fn func function input inputs output outputs chosen "
     "rejected prompt json data dict state batch loss metric column target group partition primary foreign video "
@@ -47,7 +43,7 @@ _KEY_OF_DATA: Final = _words(
     "mask attn attention value checkpoint ckpt weight weights param module layer monitor score tool tools system "
     "user assistant sample "
 )
-"""Words before `key`: with one of them, `key` is the key of a dictionary or table, and not a secret."""
+# Before `token`, these words mean a token of a text, which is not a secret.
 _TOKEN_OF_TEXT: Final = _words(
     "pad eos bos unk sep cls mask stop special image images video audio start end prompt trigger placeholder "
     "initializer instance class per next num n max min new total train eval val valid test vocab register global "
@@ -56,11 +52,10 @@ _TOKEN_OF_TEXT: Final = _words(
     "warmup lr decay global local special seen visual vision vq latent patch object time action state goal count "
     "draft speculative chunk chunked prefill packed ignore use no with by and of"
 )
-"""Words before `token`: with one of them, `token` is a token of a text, and not a secret."""
+# Before `pass`, these words mean a pass over data, which is not a password.
 _PASS_OF_DATA: Final = _words(
     "two single one first second third low high band all multi num n per by forward backward extra each last no"
 )
-"""Words before `pass`: with one of them, `pass` is a pass over data, and not a password."""
 _KEY_OF_ACCESS: Final = _words(
     "api access private encryption signing ssh deploy storage subscription master shared client consumer account "
     "host service app admin"
@@ -73,7 +68,7 @@ _ENDINGS: Final = ("password", "passwd", "passphrase", "secret", "apikey", "secr
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return whether a value is a secret, judged by its name and, for ambiguous names, by the value.
+    """Return whether a value is secret, judged by its name and, if the name is ambiguous, by the value.
 
     Args:
         name: the name of an option, a variable, a field or a header, in any spelling.
@@ -152,19 +147,16 @@ _LONGEST_LITERAL: Final = 1 << 16
 
 @lru_cache(maxsize=1 << 14)
 def hidden_text(text: str) -> str:
-    """Return a text in which secrets are hidden: values after a name such as `password=`, and known patterns of
-    tokens.
-    """
+    """Hide the secrets in a text: values after names such as `password=`, and known token patterns."""
     if not _MAY_HOLD.search(text):
         return text
     return _without_forms(_without_assigned(text, end=_END_IN_TEXT))
 
 
 def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments of a command, with the secrets in these arguments hidden."""
+    """Hide the secrets in the arguments of a command."""
     shown: list[str] = []
     name, number = "", 0
-    """The last command-line option that takes a secret, and the number of values that followed this option so far."""
     for word in words:
         if name in _USER_OPTIONS:
             shown.append(_hidden_word(_USER.sub(rf"\1:{HIDDEN}", word)))
@@ -185,15 +177,15 @@ _IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))
 
 
 class SourceCode(str):
-    """A Python source text, or a diff of Python source.
+    """Python source code, or a diff of Python source code.
 
-    In Python source, a value after a name such as `password` is hidden only if the value is a string literal.
+    Only string literals can be secrets in source code.
     """
 
     __slots__ = ()
 
     def without_secrets(self) -> "SourceCode":
-        """Return Python source with the secrets in its string literals hidden."""
+        """Hide the secrets in the string literals of the source code."""
         return SourceCode("".join(_hidden_line_of_code(line) for line in self.splitlines(keepends=True)))
 
 
@@ -207,7 +199,7 @@ def _hidden_line_of_code(line: str) -> str:
 
 
 def hidden_data(thing: Any) -> Any:
-    """Return plain data or data classes, with the secrets in all strings of the data hidden."""
+    """Hide the secrets in all strings of plain data or dataclasses."""
     if isinstance(thing, SourceCode):
         return thing.without_secrets()
     if isinstance(thing, str):
@@ -239,7 +231,6 @@ _USER: Final = re.compile(r"\A([^:/\\]+):(?!/|\d+\Z).+", re.DOTALL)
 
 
 def _is_secret_option(word: str) -> bool:
-    """Return whether the argument after this argument is a secret value, as after `--token` or curl's `-u`."""
     option = _OPTION.fullmatch(word)
     if option is not None:
         return word in _USER_OPTIONS or is_secret(option["name"], "?")
@@ -261,7 +252,6 @@ def _hidden_word(word: str) -> str:
 
 
 def _hidden_line(word: str) -> str:
-    """Return a command-line argument that is itself a shell command, with the secrets in this command hidden."""
     if len(word) > _LONGEST_LITERAL or not word.split()[1:]:
         return word
     try:
@@ -273,7 +263,6 @@ def _hidden_line(word: str) -> str:
 
 
 def _hidden_literal(word: str) -> str | None:
-    """Return a command-line argument that is JSON, with its secrets hidden; None if the argument is not JSON."""
     if not word.lstrip().startswith(("{", "[")) or len(word) > _LONGEST_LITERAL:
         return None
     try:
@@ -285,7 +274,6 @@ def _hidden_literal(word: str) -> str | None:
 
 
 def _without_secret_fields(data: Any) -> Any:
-    """Return data in which the value of every field with a secret's name is hidden, including lists and numbers."""
     if isinstance(data, dict):
         return {
             name: HIDDEN
@@ -311,7 +299,6 @@ _END_IN_QUERY: Final = re.compile(r"[^\s&\"'#]*")
 
 
 def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
-    """Hide the value that follows a secret's name: in `name=value`, `name: value`, JSON, a URL query or a header."""
     parts: list[str] = []
     place, in_text = 0, end is _END_IN_TEXT
     for found in _ASSIGNED.finditer(text):
@@ -331,9 +318,6 @@ def _without_assigned(text: str, *, end: re.Pattern[str]) -> str:
 
 
 def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the pattern of the value that follows a secret's name: in a URL query, in escaped quotes, or in a
-    header.
-    """
     if "%3" in found["sign"] or before in ("?", "&", "#"):
         return _END_IN_QUERY
     if found["open"].startswith("\\"):
@@ -344,16 +328,13 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
     return _END_OF_LINE if is_header else end
 
 
+# A shell writes a single quote like this inside a single-quoted argument.
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
-"""The characters with which a shell writes a single quote inside a single-quoted argument."""
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
 _ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:
-    """Return whether a secret may follow a name and its sign (`=` or `:`). `first` is the first character after the
-    sign.
-    """
     name, sign = found["name"], found["sign"].strip()
     if in_text and sign == ":" and not found["close"]:  # sentences have colons too, so only unambiguous names count
         return _is_header(name) or (first in ('"', "'") and is_secret(name, "0"))
@@ -373,6 +354,7 @@ def _without_forms(text: str) -> str:
 
 # ---- environment variables
 
+# Variables of PyTorch, CUDA, NCCL and launchers that affect memory or the processes of a run.
 _TOLD: Final = _words(
     """
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF PYTORCH_NO_CUDA_MEMORY_CACHING
@@ -396,16 +378,13 @@ _TOLD: Final = _words(
     RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK
     """
 )
-"""Environment variables that affect the memory use or the processes of a run: those of PyTorch, CUDA, NCCL and
-launchers.
-"""
 _SETTING: Final = re.compile(r"[\w.,:;+\-|\[\]<> /=*%^]{0,300}", re.ASCII)
 
 
 def told_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that a report may show, sorted by name.
 
-    These are the listed variables whose values look like settings and not like secrets.
+    They are on a fixed list, and their values look like settings and not like secrets.
     """
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Decide whether a file in a recording, log or traceback is the user's own code, and format a source location."""
+"""Tell user code from library code by the file path, and format source locations."""
 
 import re
 from typing import Final
@@ -13,18 +13,18 @@ _MOST_CHARACTERS: Final = 200
 
 
 def is_library(file: str) -> bool:
-    """Return whether a file is not the user's Python code, but library, C++ or generated code, or not a file at all."""
+    """Return whether a file is library code, C++ code, generated code or not a file at all."""
     return _LIBRARY.search(file) is not None
 
 
 def short_place(file: str, line: int) -> str:
-    """Return a source location with the last two parts of its path: "project/train.py:12"."""
+    """Format a source location with the last two parts of its path, such as "project/train.py:12"."""
     parts = file.replace("\\", "/").split("/")
     return f"{shortened('/'.join(parts[-2:]))}:{line}"
 
 
 def shortened(name: str) -> str:
-    """Return a name that is short enough to read: the middle of a longer name is left out."""
+    """Shorten a long name by leaving out its middle."""
     if len(name) <= _MOST_CHARACTERS:
         return name
     half = _MOST_CHARACTERS // 2

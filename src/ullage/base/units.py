@@ -1,7 +1,7 @@
 """Convert between byte counts and text.
 
-All units are powers of 1024. Decimal units are not supported: "24GB" is read as 24 GiB, because people call a GPU
-with 24 GiB a 24 GB GPU. Text written here always uses KiB, MiB, GiB or TiB.
+All units are powers of 1024. "24GB" is read as 24 GiB, because people call a GPU with 24 GiB a 24 GB GPU. Text that
+this module writes always uses KiB, MiB, GiB or TiB.
 """
 
 import re
@@ -15,9 +15,7 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 BOGUS_BYTES: Final = 16 * TIB
-"""The largest plausible size of a memory request, in bytes. A larger request results from a size that the program
-computed wrongly.
-"""
+"""The largest plausible memory request in bytes. A program has miscalculated the size of a larger request."""
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 # The number of digits is limited, because int() rejects very long numbers with an error that does not mention sizes.
@@ -27,15 +25,15 @@ _SIZE: Final = re.compile(
 
 
 def is_size(text: str) -> bool:
-    """Return whether a text is a positive or negative number followed by a byte unit, such as "-4 GiB"."""
+    """Return whether a text is a number with a byte unit, such as "-4 GiB"."""
     return _SIZE.fullmatch(text) is not None
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes of a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B".
+    """Parse a size such as "24GiB", "1.5 TiB", "512 MB" or "64 B", and return its bytes.
 
-    The unit is required, except for 0, and may be upper or lower case. KB, MB, GB and TB mean the same as KiB, MiB, GiB
-    and TiB. A fraction of a byte is dropped.
+    The unit is required, except for 0. KB, MB, GB and TB mean the same as KiB, MiB, GiB and TiB. A fraction of a byte
+    is dropped.
 
     Raises:
         UsageError: the text is not a size, or is negative.
@@ -55,7 +53,7 @@ def parse_bytes(text: str) -> int:
 
 
 def size_of(size: int | str | None, option: str) -> int | None:
-    """Return a size in bytes from a number of bytes, or from a text such as "24GiB". An error names the option.
+    """Convert an option such as "24GiB" to bytes. Numbers are returned unchanged.
 
     Raises:
         UsageError: the text is not a size.
@@ -69,7 +67,7 @@ def size_of(size: int | str | None, option: str) -> int | None:
 
 
 def text_of_bytes(n_bytes: int) -> str:
-    """Return a byte count as text for people: "512 B", "12.3 MiB", "23.64 GiB", "1.50 TiB"."""
+    """Format a byte count for people, such as "12.3 MiB" or "23.64 GiB"."""
     magnitude = abs(n_bytes)
     if magnitude < KIB:
         return f"{n_bytes} B"
@@ -81,7 +79,7 @@ def text_of_bytes(n_bytes: int) -> str:
 
 
 def text_of_seconds(seconds: float) -> str:
-    """Return a duration as text: in milliseconds below 1 second, in seconds below 2 minutes, and in minutes above."""
+    """Format a duration in milliseconds, seconds or minutes."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

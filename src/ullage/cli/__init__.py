@@ -1,1 +1,1 @@
-"""The command line of ullage: one small module for each subcommand."""
+"""The command line of ullage, with one module for each subcommand."""

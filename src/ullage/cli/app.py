@@ -1,4 +1,4 @@
-"""The command `ullage`: its subcommands, and the only place that turns errors into messages and exit codes."""
+"""The command `ullage` with its subcommands. Errors become messages and exit codes here."""
 
 import os
 import select
@@ -31,9 +31,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _WITH_COMMAND: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""The settings of the library click for a subcommand, such as `ullage predict`, whose arguments end with a command of
-the user.
-"""
 
 
 def _function_of(subcommand: ModuleType) -> Callable[..., None]:
@@ -72,8 +69,9 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line of ullage. If the reader of its output closes the pipe (`| head`), end as other programs
-    do.
+    """Run the command line of ullage.
+
+    If the reader of the output closes the pipe, as `head` does, end without an error message.
     """
     try:
         _run(arguments)
@@ -87,9 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> None:
-    """Run the command line of ullage, and turn each error that ullage raises on purpose into one sentence and an exit
-    code.
-    """
     _prepare_streams()
     try:
         with told_in_one_sentence():
@@ -114,7 +109,6 @@ def _run(arguments: Sequence[str] | None) -> None:
 
 
 def _prepare_streams() -> None:
-    """Make the standard streams usable if the shell closed them (2>&-) or if their encoding lacks block characters."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -128,7 +122,6 @@ def _prepare_streams() -> None:
 
 
 def _has_lost_its_reader() -> bool:
-    """Return whether standard output or standard error is a pipe whose reader has closed it."""
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
@@ -143,7 +136,6 @@ def _end_without_reader() -> NoReturn:
 
 
 def _give_up(stream: TextIO) -> None:
-    """Redirect a stream to /dev/null, so that Python does not fail when it flushes the stream at exit."""
     with suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -1,4 +1,4 @@
-"""The base classes of the commands, on top of typer's, and the parameters that commands share.
+"""Base classes for ullage's commands, built on typer, and parameters that several commands share.
 
 `with_options` adds every option of a list (`ullage.options`) to a command.
 """
@@ -22,7 +22,7 @@ from ullage.options import DATA, GPU, LAYOUTS, OUTPUT, RUN, VALUES
 
 _MOST_BYTES: Final = 1 << 24
 MOST_USED: Final = "Most used"
-"""The group of options that --help lists first."""
+"""The group of options that --help shows first."""
 _MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
     "predict": ("gpu", "steps", "count", "advise", "html"),
     "fit": ("gpu", "vary", "steps", "margin", "html"),
@@ -33,27 +33,16 @@ _MOST_USED: Final[Mapping[str, tuple[str, ...]]] = {
     "repro": ("output", "capacity", "device", "budget", "keep_sizes"),
     "run": ("gpu", "folder", "history", "prometheus", "quiet"),
 }
-"""The Python names of the five most used options of each command. Commands with few options are not listed."""
 _PANELS: Final = (None, MOST_USED, GPU, RUN, VALUES, DATA, LAYOUTS, OUTPUT)
-"""The groups of parameters in --help, in their order; None stands for the arguments."""
 _ONE_LINE_BREAK: Final = re.compile(r"(?<!\n)\n(?!\n)")
 
 
+# typer 0.29 imports pydantic for most options, which takes a fifth of a second in every command.
 class _Quick:
-    """A command that parses its arguments, and draws its --help, with few imports.
-
-    typer 0.29 imports pydantic for the first option that has a value or is a flag without one, which takes a fifth of a
-    second in every command. This class is combined with a class of typer, which has the methods that mypy does not find
-    here.
-    """
-
     name: str | None
     help: str | None
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return a command's parameters in the order of --help: the arguments, the most used options, the other
-        groups.
-        """
         parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         most_used = _MOST_USED.get(self.name or "", ())
         if not most_used:
@@ -70,28 +59,25 @@ class _Quick:
         )
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments of this command. Options of plain types are converted by `PlainTypes`."""
         for parameter in self.get_params(ctx):
             if hasattr(parameter, "get_runtime_param") and not isinstance(parameter.get_runtime_param, PlainTypes):
                 parameter.get_runtime_param = PlainTypes(parameter.get_runtime_param)
         return super().parse_args(ctx, args)  # type: ignore[misc,no-any-return]
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option --help."""
         option = super().get_help_option(ctx)  # type: ignore[misc]
         if option is not None and option.default is None:
             option.default = False
         return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Draw the text of --help. Lines are wrapped for the width of the terminal, and not as in the docstring."""
         self.help = _ONE_LINE_BREAK.sub(" ", inspect.cleandoc(self.help or ""))
         with _only_panels_loaded():
             super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
 class PlainTypes:
-    """A converter for parameters of the command line: strings and paths stay unchanged, typer converts other types.
+    """Converts command-line parameters without pydantic if they are strings or paths.
 
     Args:
         of_typer: a function that returns typer's own converter, which imports pydantic.
@@ -101,11 +87,10 @@ class PlainTypes:
         self._of_typer = of_typer
 
     def __call__(self) -> "PlainTypes":
-        """Return the converter."""
         return self
 
     def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
-        """Return an argument, or a default value, converted to the type of its parameter."""
+        """Convert an argument or a default to the type of its parameter."""
         kind = param.type_descriptor.annotation
         if param.nargs == 1 and not param.multiple:
             if value is None or (kind is str and isinstance(value, str)):
@@ -120,19 +105,19 @@ class PlainTypes:
 
 
 class Command(_Quick, TyperCommand):
-    """A subcommand."""
+    """A subcommand of ullage."""
 
 
 class LaunchCommand(Command):
-    """A subcommand that is followed by a command of the user, whose options are separated from ullage's.
+    """A subcommand that is followed by the user's own command.
 
-    Before the user's command, all options belong to ullage. After the name of a script, the options belong to ullage
-    that ullage knows and that the script's source does not mention: `ullage predict train.py --batch-size 8 --gpu T4`.
-    After any other command, and after --, all options belong to the user's command.
+    Options before the user's command belong to ullage. Options after a script belong to ullage if ullage knows them and
+    the script's source does not mention them: `ullage predict train.py --batch-size 8 --gpu T4`. After any other
+    command, and after --, all options belong to the user's command.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the options of ullage, and leave the user's command with its options in `ctx.args`."""
+        """Parse ullage's options, and keep the user's command and its options in `ctx.args`."""
         own, command = self._split(ctx, list(args))
         if command[1:] and is_python_file(command[0]):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
@@ -146,7 +131,6 @@ class LaunchCommand(Command):
         return super().parse_args(ctx, [*own, "--", *command] if command else own)
 
     def _split(self, ctx: Any, words: list[str]) -> tuple[list[str], list[str]]:
-        """Return the options that belong to ullage, and the user's command with its arguments."""
         before = words.index("--") if "--" in words else len(words)
         place = 0
         options = self._options(ctx)
@@ -166,7 +150,6 @@ class LaunchCommand(Command):
         return words[:place], words[place:]
 
     def _taken_behind(self, ctx: Any, script: Path, words: list[str], before: list[str]) -> tuple[list[str], list[str]]:
-        """Split the arguments that follow a script's name: return ullage's arguments, and the script's arguments."""
         options = self._options(ctx)
         mentioned = _text_of(script)
         taken: list[str] = []
@@ -195,7 +178,6 @@ class LaunchCommand(Command):
         return taken, kept
 
     def _say_whose(self, ctx: Any, command: list[str]) -> None:
-        """Print a note about options that both ullage and the script have, and that ullage passed to the script."""
         options = self._options(ctx)
         for word in command[1:]:
             name = word.partition("=")[0]
@@ -205,7 +187,6 @@ class LaunchCommand(Command):
                 )
 
     def _options(self, ctx: Any) -> dict[str, bool]:
-        """Return the names of ullage's options, and for each option whether it takes a value."""
         return {
             name: not (getattr(parameter, "is_flag", False) or getattr(parameter, "count", False))
             for parameter in self.get_params(ctx)
@@ -215,36 +196,30 @@ class LaunchCommand(Command):
 
 
 def is_python_file(word: str) -> bool:
-    """Return whether an argument is the path of a script, whose source can be read."""
+    """Return whether an argument is the path of a Python script."""
     return word.endswith((".py", ".pyw", ".ipynb")) or (Path(word).is_file() and "/" in word)
 
 
 def _text_of(script: Path) -> str:
-    """Return the source text of a script; "" if the script cannot be read."""
     try:
         return read_regular(script, most_bytes=_MOST_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
 
+# A library such as Lightning or torchtune parses the script's own --config. ullage's --config comes with
+# --random-weights and names a folder or a JSON file.
 def _is_config_of_library(value: str, words: list[str]) -> bool:
-    """Return whether --config belongs to a library (Lightning, torchtune) that parses the script's options.
-
-    ullage's own --config is given together with --random-weights, and names a folder or a JSON file.
-    """
     return "--random-weights" not in words or value.endswith((".yaml", ".yml", ".toml"))
 
 
 class CommandGroup(_Quick, TyperGroup):
-    """The command `ullage`."""
+    """The command `ullage`, which contains the subcommands."""
 
 
+# --help does not need rich's modules for Markdown and tracebacks, which take a third of its time to import.
 @contextmanager
 def _only_panels_loaded() -> Iterator[None]:
-    """Let typer import the modules that draw --help, but not rich's modules for Markdown and tracebacks.
-
-    --help does not use these two modules, and importing them takes a third of the time of --help.
-    """
     left_out = {
         f"rich.{name.lower()}": name for name in ("Markdown", "Traceback") if f"rich.{name.lower()}" not in sys.modules
     }
@@ -279,12 +254,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print only JSON on standard 
 
 
 def epilog_of(first: str, second: str, *notes: str, page: str) -> str:
-    """Return the end of a command's --help: two example commands, notes, and the page of the documentation."""
+    """Return the end of a command's --help: examples, notes and the documentation page."""
     return "\n\n".join(["[bold]Examples[/]", first, second, *notes, f"[bold]Documentation[/] docs/{page}"])
 
 
 def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function], Function]:
-    """Return a decorator for a command whose last parameter is `**options: Any`. It adds every option of the lists.
+    """Return a decorator that adds options to a command whose last parameter is `**options: Any`.
 
     Args:
         listings: the lists, as `ullage.base.option` reads them. If several lists have an option, the first one counts.
@@ -321,10 +296,8 @@ def with_options(*listings: type, **other_defaults: Any) -> Callable[[Function],
     return decorate
 
 
+# typer makes the flags --changes and --no-changes itself.
 def _names(each: Listed) -> list[str]:
-    """Return the flag of an option as a list. The list is empty for --changes and --no-changes, which typer names
-    itself.
-    """
     return [] if each.option.default is True else [each.flag]
 
 
@@ -336,9 +309,6 @@ def _default(each: Listed, other_defaults: dict[str, Any], *, is_required: bool)
 
 
 def _type_of(kind: Any, *, is_required: bool) -> Any:
-    """Return the type with which typer parses an option. The Python function checks the values of all other types
-    itself.
-    """
     kinds = set(alternatives_of(kind))
     plain: Any
     if any(get_origin(each) is Sequence for each in kinds):

@@ -1,4 +1,4 @@
-"""The meaning of each command's exit codes, for --help and for the table in docs/exit_codes.md.
+"""The exit codes of each command, for --help and for docs/exit_codes.md.
 
 `python -m ullage.cli.exit_codes` prints the table.
 """
@@ -27,19 +27,20 @@ MEANINGS: Final[Mapping[str, Mapping[ExitCode, str]]] = {
         "watch": ("the watched processes ended, or q or Ctrl-C was pressed", "", _USAGE),
     }.items()
 }
-"""The meaning of each exit code, by command; "" for a code that the command does not use. `ullage run` exits with the
-exit code of the user's command.
+"""Maps each command to the meanings of its exit codes; "" if the command does not use a code.
+
+`ullage run` exits with the exit code of the user's command.
 """
 
 
 def exit_codes(command: str) -> str:
-    """Return the line of a command's --help that lists its exit codes."""
+    """Return the text about exit codes for a command's --help."""
     told = ", ".join(f"{code:d} {text}" for code, text in MEANINGS[command].items() if text)
     return f"[bold]Exit code[/] {told}."
 
 
 def table() -> str:
-    """Return the exit codes of every command as a Markdown table."""
+    """Return a Markdown table with the exit codes of all commands."""
     codes = [code for code in ExitCode if code < ExitCode.INTERRUPTED]
     rows = [
         ["command", *(f"{code:d}" for code in codes)],

@@ -54,7 +54,6 @@ def fit(command: typer.Context, script: Script, *, as_json: Json = False, **give
 def _fit_layout(
     script: Path, arguments: list[str], given: dict[str, Any], *, page: Path | None, as_json: bool
 ) -> NoReturn:
-    """Search the parallel layouts of a number of GPUs. If the search is interrupted, show the best result so far."""
     from ullage.api.fit_layout import fit_layout as ask
     from ullage.predicting.layouts.describe import describe
 
@@ -77,11 +76,6 @@ def _fit_layout(
 
 
 def _only(listing: type, given: dict[str, Any], why: str) -> dict[str, Any]:
-    """Return those of the given options that a list of options (a `TypedDict`) contains.
-
-    Raises:
-        UsageError: an option was given that this kind of search does not have.
-    """
     defaults = defaults_of(FitOptions) | defaults_of(FitLayoutOptions)
     listed = options_of(listing)
     for name, value in given.items():

@@ -1,7 +1,7 @@
-"""Replace the names of options in error messages: keywords in Python, flags on the command line.
+"""Replace Python keywords in error messages with command-line flags.
 
-A function of `ullage.api` names its own keyword in an error: "world_size=9 is out of range". The command line shows the
-same error with the name that its user typed: "--world-size 9 is out of range".
+A Python function reports "world_size=9 is out of range". On the command line, the same error is "--world-size 9 is out
+of range".
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def with_flags(text: str, group: Any) -> str:
-    """Return an error message in which the flag of an option replaces each `keyword=` of the same option.
+    """Replace each `keyword=` in an error message with the flag of that option.
 
     Args:
         text: the message, for example "rank=9 is not a rank; give world_size= too".
@@ -24,14 +24,10 @@ def with_flags(text: str, group: Any) -> str:
 
 
 def _replacement(flag: str, value: str | None) -> str:
-    """Return the flag of an option, with a space after it if a value follows. `None` means a keyword without a
-    value.
-    """
     return f"{flag} " if value == "" else flag
 
 
 def _flags(group: Any) -> Iterator[tuple[str, str]]:
-    """Yield the Python name and the command-line flag of each option of each command."""
     for command in group.commands.values():
         for parameter in command.params:
             long = [flag for flag in parameter.opts if flag.startswith("--")]

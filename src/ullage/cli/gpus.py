@@ -46,11 +46,8 @@ def gpus(
     _print_table(("GPU", "memory", "other drivers", "architecture", "SMs", "assumed"), rows)
 
 
+# rich is not used, because its import would take half of the time of this command.
 def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table: columns are as wide as their texts, and the last column is wrapped.
-
-    The library rich is not used, because it would take half of the time of the command.
-    """
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     indent = sum(widths[:-1]) + _GAP * (len(widths) - 1)
     last = max(shutil.get_terminal_size().columns - indent, _LEAST_LAST_COLUMN)
@@ -63,7 +60,6 @@ def _print_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Non
 
 
 def _spread(totals: list[int]) -> str:
-    """Return the total memory of a GPU with other driver versions: one size, or a range from smallest to largest."""
     if not totals:
         return ""
     least, most = text_of_bytes(min(totals)), text_of_bytes(max(totals))

@@ -1,4 +1,4 @@
-"""Parameters that are shared by the commands that read a recorded run."""
+"""Parameters of the commands that read a recorded run."""
 
 from pathlib import Path
 from typing import Annotated

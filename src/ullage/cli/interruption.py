@@ -1,6 +1,6 @@
-"""Handle Ctrl-C and similar signals from the start of the process: print one sentence, and exit with the shell's code.
+"""Handle Ctrl-C and similar signals: print one sentence, and exit with the code that shells expect.
 
-This module imports very few modules, because a signal that arrives before it is loaded is not handled.
+This module has few imports, because no signal can be handled before it is loaded.
 """
 
 import signal
@@ -16,7 +16,7 @@ _AGAIN_SECONDS: Final = 0.01
 
 
 class Interrupted(BaseException):
-    """An exception for a signal that asks this process to end. typer would print nothing for a KeyboardInterrupt."""
+    """A signal has asked the process to end. typer would print nothing for a KeyboardInterrupt."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -30,8 +30,9 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def told_in_one_sentence() -> Iterator[None]:
-    """Print one sentence and exit if a signal arrives in this context. In nested contexts, only the outermost handles
-    it.
+    """Print one sentence and exit if a signal arrives within this context.
+
+    If contexts are nested, only the outermost one handles the signal.
 
     Raises:
         SystemExit: a signal arrived.
@@ -55,10 +56,8 @@ def told_in_one_sentence() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# Python drops an exception that a signal handler raises during garbage collection.
 def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Raise an `Interruption` again if Python dropped it, for example because the signal arrived during garbage
-    collection.
-    """
     error = unraisable.exc_value
     if not isinstance(error, Interrupted):
         sys.__unraisablehook__(unraisable)
@@ -71,16 +70,12 @@ def _raised_again(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 def _is_heard(number: int) -> bool:
-    """Return whether this module handles a signal.
-
-    Signals are handled in the main thread, unless the signal is ignored (nohup) or has a handler already.
-    """
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(number) not in (signal.SIG_IGN, _interrupt)
 
 
 def end_at_once() -> None:
-    """Let a signal end this process at once from now on. Call this function only when nothing is left to clean up."""
+    """Let a signal end this process at once. Call this function when nothing is left to clean up."""
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

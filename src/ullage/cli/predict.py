@@ -74,10 +74,6 @@ def _is_advised(prediction: "Prediction") -> bool:
 def _advise(
     prediction: "Prediction", script: Path, arguments: list[str], chosen: dict[str, Any], *, as_json: bool
 ) -> None:
-    """Find the changes with which the script fits on the GPU.
-
-    Show them after the prediction; with --json, print the prediction and the changes as one JSON object.
-    """
     from ullage.api.advise import advise as ask
     from ullage.predicting.advice.describe import describe
 

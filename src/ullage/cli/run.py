@@ -121,10 +121,6 @@ def _print_line(text: str) -> None:
 
 
 def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
-    """Create the folder for the files of a recorded run.
-
-    If the current folder is not writable, the new folder is created in the folder for temporary files.
-    """
     if wanted is None:
         name = name_of(words)
         # The current folder may be deleted, full or not writable, and the script may not need it.
@@ -148,7 +144,7 @@ def _folder_for(wanted: Path | None, words: list[str]) -> OwnFolder:
 
 
 def name_of(words: list[str]) -> str:
-    """Return the name for the folder of a recorded run: the name of the run's script, module or program."""
+    """Return the folder name for a recorded run, made from the script, module or program that ran."""
     module = words[1] if words[0] == "-m" else Path(words[0]).name
     # An argument that is a whole shell command may end in .py too, but should not be shown in the name of a folder.
     name = next((Path(word).stem for word in words if word.endswith(".py") and not word.split()[1:]), module)
@@ -158,7 +154,6 @@ def name_of(words: list[str]) -> str:
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:
-    """Print a summary of the recorded run; return whether the run's folder should be kept."""
     from ullage.running.run_files.folder import read_run, shown
     from ullage.running.supervision.summary import summary_of
 
@@ -183,7 +178,7 @@ def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bo
 
 
 def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
-    """Explain on standard error why memory ran out, and write the report into the folder of the out-of-memory error."""
+    """Explain why memory ran out on standard error, and write the same report into the run's folder."""
     from rich.console import Console
 
     from ullage.explaining.analysis.describe import describe

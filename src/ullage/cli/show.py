@@ -1,4 +1,4 @@
-"""Show the progress of a command on standard error, and the command's answer as a report, JSON or an HTML page."""
+"""Show a command's progress on standard error, and its result as text, JSON or an HTML page."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 
 
 def show(report: "Report", answer: dict[str, Any] | None, *, page: Path | None, is_whole: bool = False) -> None:
-    """Print a report, or its answer as JSON, and write the page if it is requested.
+    """Print a report or its data as JSON, and write the HTML page if the user requested one.
 
     Args:
         report: the report.
@@ -58,9 +58,9 @@ def _write(report: "Report", page: Path) -> None:
 
 
 def with_progress(work: Callable[[Callable[[str], None]], Answer], *, live: bool = True) -> Answer:
-    """Run work that reports its progress.
+    """Run a function and show its progress.
 
-    Show it as a live line on a terminal, else as lines once the work takes longer.
+    A terminal shows a live line. Otherwise, lines are printed once the work takes longer.
 
     Args:
         work: a function that is called with the function to report progress.

@@ -69,7 +69,6 @@ def _print(views: "Iterable[View]", lines: "PlainText | JsonLines") -> None:
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end `ullage watch` normally, like the key q on the screen."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -82,5 +81,4 @@ def _ended_by_interrupt() -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Return whether the terminal can show a full screen and read keys."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,3 +1,4 @@
-"""The emulated GPU: a CUDA implementation that runs no kernels, the journal of GPU memory allocations, and the values
-that a script reads back from the GPU.
+"""The emulated GPU, the record of its memory allocations, and the tensor values that scripts read from it.
+
+The emulated GPU is a CUDA implementation that runs no kernels.
 """

@@ -1,10 +1,8 @@
-"""A table of GPUs used for training: the properties that the driver reports for each, found by the GPU's name or
-generated for a size.
+"""A table of GPUs that are used for training. Find a GPU by name, or generate one from a memory size.
 
-`gpus.toml` contains the figures and the place where each was published; it is read at the first look-up. A partition of
-a GPU (MIG) counts as a separate GPU, and a GPU may have several totals, one for each driver and cloud. This module does
-not know the GPU in this machine, the size of a CUDA context, or the speed of a GPU. For a figure in `Gpu.assumed`, we
-found no published source.
+`gpus.toml` contains the properties that the driver reports, and where each was published. A partition of a GPU (MIG)
+counts as a separate GPU. A GPU may have several total memory sizes, because drivers and clouds report different ones.
+`Gpu.assumed` names the properties without a published source.
 """
 
 import difflib
@@ -22,7 +20,7 @@ from ullage.base.units import GIB, KIB, MIB, TIB, is_size, parse_bytes, text_of_
 __all__ = ["DEFAULT_ARCHITECTURE", "Gpu", "all_gpus", "find_gpu"]
 
 DEFAULT_ARCHITECTURE: Final = "sm_80"
-"""The architecture of a GPU that the user describes only by its memory size."""
+"""The default architecture of a GPU that is described only by its memory size."""
 
 _SMALLEST_BYTES: Final = 256 * MIB
 _LARGEST_BYTES: Final = 16 * TIB
@@ -38,22 +36,22 @@ _ARCHITECTURE: Final = re.compile(r"\s*(?:sm_?)?([0-9]{1,2})\.?([0-9])\s*", re.I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """The properties of one GPU as a CUDA program sees them; every `*_bytes` is in bytes.
+    """The properties of a GPU, as a CUDA program sees them.
 
-    `total_memory_bytes` is `torch.cuda.get_device_properties(0).total_memory` on Linux: the "total capacity" of an
-    out-of-memory message, which is below both the nominal size and the total that nvidia-smi shows.
+    `total_memory_bytes` is `torch.cuda.get_device_properties(0).total_memory` on Linux. An out-of-memory message calls
+    it the "total capacity". It is smaller than the advertised size, and smaller than the total that nvidia-smi shows.
     """
 
     name: str
-    """The driver's name for the GPU, with the memory size added if two GPUs have the same name."""
+    """The driver's name for the GPU, with its memory size if two GPUs have the same name."""
     driver_name: str
     """The GPU's name as torch and nvidia-smi show it."""
     aliases: tuple[str, ...]
     nominal_gib: float
-    """The GPU's advertised memory size, which vendors call GB."""
+    """The GPU's advertised memory size in GiB. Vendors call the unit GB."""
     total_memory_bytes: int
     other_totals: tuple[tuple[int, str], ...]
-    """Other totals of the GPU's memory, as reported with other drivers or clouds: (bytes, source)."""
+    """Total memory sizes that other drivers or clouds report for this GPU, as (bytes, source)."""
     compute_capability: tuple[int, int]
     sm_count: int
     l2_cache_bytes: int
@@ -61,15 +59,15 @@ class Gpu:
     shared_memory_per_sm_bytes: int
     max_threads_per_sm: int
     regs_per_sm: int
-    """The number of 32-bit registers of one streaming multiprocessor (SM)."""
+    """The number of 32-bit registers in one streaming multiprocessor (SM)."""
     sources: tuple[tuple[str, str], ...]
-    """The source of each property of the GPU: (field, where the value was published)."""
+    """The sources of the properties, as (field, place of publication)."""
     assumed: frozenset[str]
-    """The names of the fields whose value is assumed because no published value was found."""
+    """The fields whose values are assumed, because no published value is known."""
 
     @property
     def architecture(self) -> str:
-        """The GPU's architecture as compilers name it, such as "sm_89"."""
+        """The compiler's name for the GPU's architecture, such as "sm_89"."""
         major, minor = self.compute_capability
         return f"sm_{major}{minor}"
 
@@ -79,7 +77,7 @@ class Gpu:
         return self.aliases[0] if self.aliases else self.name
 
     def source_of(self, figure: str) -> str:
-        """Return where the value of a GPU's property was published.
+        """Return where a property of the GPU was published.
 
         Raises:
             KeyError: the field is not a figure.
@@ -89,7 +87,7 @@ class Gpu:
 
 @cache
 def all_gpus() -> tuple[Gpu, ...]:
-    """Return every known GPU, in the order of the table `gpus.toml`."""
+    """Return all known GPUs, in the order of `gpus.toml`."""
     return tuple(_gpu_of_card(card) for card in _table()["card"])
 
 
@@ -97,10 +95,12 @@ def find_gpu(text: str, *, arch: str | None = None) -> Gpu:
     """Return a GPU by its name, or generate one from its size.
 
     Case, spaces, hyphens, underscores, parentheses, the words NVIDIA, GeForce, Tesla and Quadro, and a leading RTX do
-    not matter. "T4@14.56GiB" is the T4 with another total: one of its `other_totals` if that is equal after rounding,
-    otherwise the given size. A size ("24GiB", "16384 MiB", "1.5TiB") gives a generic GPU with that total and the
-    architecture `arch` ("sm_90", "sm90", "9.0" or "90"; default: `DEFAULT_ARCHITECTURE`), with the SM count and L2
-    cache of a typical GPU of that architecture. "24GB" means 24 GiB, as in everyday use.
+    not matter. "T4@14.56GiB" is the T4 with another total memory size. If one of its `other_totals` is equal after
+    rounding, that one is used; otherwise the given size is used.
+
+    A size ("24GiB", "16384 MiB", "1.5TiB") gives a generic GPU with that total and the architecture `arch` ("sm_90",
+    "sm90", "9.0" or "90"; default: `DEFAULT_ARCHITECTURE`). This GPU has the SM count and L2 cache of a typical GPU of
+    that architecture. "24GB" means 24 GiB, as in everyday use.
 
     Raises:
         UnknownGpuError: no GPU, or more than one, matches the name.
@@ -150,7 +150,6 @@ def _find_named(text: str) -> Gpu | None:
 
 
 def _nearest(text: str) -> list[Gpu]:
-    """Return the 3 to 5 GPUs whose names are most similar to a text, best first."""
     key = _key_of(text[:_LONGEST_NAME], drop=_BRANDS)
     wanted = f"rtx{key}" if key[:1].isdigit() else key
     # difflib does not detect swapped digits ("4900" is as far from 4060 as from 4090), so common letters are compared
@@ -184,9 +183,6 @@ def _ambiguous() -> dict[str, tuple[str, ...]]:
 
 
 def _with_total(gpu: Gpu, size: str) -> Gpu:
-    """Return a GPU with a different total memory: a published total if it is equal after rounding, otherwise the total
-    that the user gives.
-    """
     total_bytes = parse_bytes(size)
     readings = dict(((gpu.total_memory_bytes, gpu.source_of("total_memory_bytes")), *gpu.other_totals))
     # Error messages show GiB with two decimals, and so do users.

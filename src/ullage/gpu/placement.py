@@ -1,4 +1,7 @@
-"""The drivers whose memory addresses can be emulated; the rules of address placement are in emulator/cuda/address.c."""
+"""The drivers whose choice of memory addresses can be emulated.
+
+The rules are in emulator/cuda/address.c.
+"""
 
 from typing import Final, Literal, get_args
 

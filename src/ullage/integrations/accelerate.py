@@ -1,7 +1,7 @@
-"""Accelerate: a guard for the objects that `accelerator.prepare` returns, and a tracker that logs memory figures.
+"""Accelerate: a guard for prepared objects, and a tracker that logs memory figures.
 
-The guard uses the accelerator's backward, which divides by the accumulation steps and scales for fp16, and the
-optimizer that Accelerate has wrapped. `accelerator.accumulate` decides when the optimizer steps.
+The guard uses the accelerator's backward, which divides the loss by the accumulation steps and scales it for fp16.
+`accelerator.accumulate` decides when the optimizer steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,15 +44,15 @@ def guard(
         model: the model, or several models.
         optimizer: the optimizer, or several optimizers.
         scheduler: the scheduler, or several; it is stepped as in Accelerate's own loop.
-        before_step: as in `ullage.Guard`. Gradients are already unscaled when it is called. Leave clipping to
-            `clip_grad_norm`.
-        options: further arguments of `ullage.Guard`.
+        before_step: as in `ullage.Guard`. Gradients are already unscaled when it is called. Do not clip gradients here;
+            use `clip_grad_norm`.
+        options: more arguments of `ullage.Guard`.
 
     Returns:
         A `ullage.Guard`.
 
     Raises:
-        UsageError: DeepSpeed, Megatron-LM or XLA runs the step, which cannot be guarded then.
+        UsageError: DeepSpeed, Megatron-LM or XLA runs the step; such a step cannot be guarded.
     """
     kind = accelerator.distributed_type
     if kind.name in _STEPS_BY_ITSELF:
@@ -85,8 +85,7 @@ def guard(
 
 
 class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type: ignore[misc,name-defined]  # shows when it runs
-    """A tracker that adds memory figures to the values that the accelerator's other trackers log, and warns of each
-    leak once.
+    """A tracker that logs memory figures together with the accelerator's other values. It warns once about each leak.
 
     Example:
         accelerator.init_trackers("my run")
@@ -98,7 +97,7 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
     main_process_only = False
 
     def __init__(self, accelerator: Any, *, reset_peak: bool = False, **options: Any) -> None:
-        """Add this tracker to the accelerator's trackers. A step is a step of the first optimizer.
+        """Add this tracker to the accelerator's trackers. A step of the first optimizer counts as a training step.
 
         Args:
             accelerator: the accelerator, after `init_trackers`.
@@ -114,25 +113,23 @@ class MemoryTracker(WatchesMemory, _accelerate.tracking.GeneralTracker):  # type
 
     @property
     def tracker(self) -> Any:
-        """The monitor of the training loop."""
+        """The monitor that watches the training loop."""
         return self._watch.monitor
 
     def log(self, values: Any, step: int | None = None, **more: Any) -> None:
-        """Log the current memory figures with all other trackers of the accelerator."""
+        """Log the current memory figures."""
         memory = self._watch.scalars("memory/")
         for other in self._accelerator.trackers if memory else ():
             if other is not self:
                 other.log(memory, step=step)
 
     def finish(self) -> None:
-        """Close the memory monitor. `accelerator.end_training` calls this method."""
+        """Close the monitor. `accelerator.end_training` calls this method."""
         self._steps.stop()
         self._watch.stop()
 
 
 class _AccelerateGuard(Guard):
-    """A guard that steps the optimizer only when `accelerator.accumulate` allows it."""
-
     def __init__(self, accelerator: Any, model: Any, optimizer: Any, **options: Any) -> None:
         super().__init__(model, optimizer, **options)
         self._accelerator = accelerator

@@ -1,4 +1,4 @@
-"""Code shared by the adapters: find a framework's module, and wrap a GradScaler that the framework itself uses."""
+"""Code that several adapters share: import a framework, and wrap its GradScaler."""
 
 import sys
 from importlib import import_module
@@ -8,7 +8,7 @@ from ullage.base.errors import UsageError
 
 
 def framework(*names: str) -> Any:
-    """Return the first of these modules that is already imported, or else the first that is installed.
+    """Return the first of these modules that is imported, or else the first that is installed.
 
     Raises:
         UsageError: none of the modules is installed; the error contains the install command.
@@ -27,9 +27,9 @@ def framework(*names: str) -> Any:
 
 
 class OwnScaling:
-    """A wrapper that a guard uses in place of a framework's GradScaler.
+    """Replaces a framework's GradScaler in a guard.
 
-    The wrapper's `scale` method returns the loss unchanged, because the framework's backward already scales the loss.
+    `scale` returns the loss unchanged, because the framework's backward already scales it.
     """
 
     def __init__(self, scaler: Any) -> None:

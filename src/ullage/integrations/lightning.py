@@ -1,8 +1,8 @@
-"""Lightning: `GuardCallback` for automatic optimization, `guard` for manual optimization; `MemoryCallback` logs memory.
+"""Lightning: guards for automatic and manual optimization, and a callback that logs memory.
 
-Lightning runs `training_step`, `zero_grad` and backward in a closure. With the guard, `zero_grad` comes first, then the
-guard runs the rest and retries it if memory runs out, and the optimizer's step follows once that has succeeded. Values
-that a step logs are held back until then, so that they are logged once, for the whole batch.
+Lightning runs `training_step`, `zero_grad` and backward in a closure. The guard calls `zero_grad` first, and repeats
+the rest if memory runs out. The optimizer steps once after that. Logged values are held back until then, so that a
+batch is logged only once.
 """
 
 from collections import OrderedDict
@@ -22,8 +22,8 @@ from ullage.training.guard.splitting.batch import tensors_of
 
 _lightning: Final = framework("lightning.pytorch", "pytorch_lightning")
 _MEANS: Final = ("mean", "avg", torch.mean)
+# Lightning's precision plugins whose optimizer step a guard can replace
 _STEP_AS_WE_DO: Final = ("Precision", "MixedPrecision")
-"""Lightning's precision plugins with an optimizer step that a guard can replace."""
 
 
 class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
@@ -34,16 +34,10 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
     """
 
     def __init__(self, **options: Any) -> None:
-        """Store the arguments of `ullage.Guard`.
-
-        Lightning sets the model, the optimizer, the scaler and the clipping itself.
-        """
         self._options = options
         self._backward: Callable[[torch.Tensor], Any] | None = None
         self.guard: Guard | None = None
-        """The guard, which is created when `Trainer.fit` starts. Its `events` list the out-of-memory errors and how
-        they were handled.
-        """
+        """The guard, which is created when `Trainer.fit` starts. Its `events` list the handled out-of-memory errors."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if not pl_module.automatic_optimization:
@@ -132,30 +126,18 @@ class GuardCallback(_lightning.Callback):  # type: ignore[misc,name-defined]  # 
 
 
 class _LeftOutError(Exception):
-    """An exception that ends a guard's step early because `training_step` did not return a loss for this batch."""
-
     def __init__(self, result: Any) -> None:
         super().__init__()
         self.result = result
 
 
 class _HeldLogs:
-    """A context that delays the logging of values until a batch has succeeded. `begin_attempt()` is called before each
-    attempt, `commit()` after the last.
-
-    The metrics that a step updates are copied. Thus a failed attempt does not affect the logs, and a batch that is run
-    in several parts is logged once.
-    """
-
     def __init__(self, results: Any, module: nn.Module) -> None:
         self._results = results
         self._metrics = [child for child in module.modules() if isinstance(child, framework("torchmetrics").Metric)]
         self._before: list[tuple[nn.Module, dict[str, Any]]] = []
         self._calls: dict[str, Any] = {}
         self.logged: dict[str, Any] = {}
-        """The logged values of one part of a batch, by name. A mean is stored as a tensor, to be averaged over the
-        parts; any other value is stored as a function that logs it.
-        """
 
     def __enter__(self) -> None:
         self._place: list[int] | None = None
@@ -171,7 +153,6 @@ class _HeldLogs:
         self._calls, self.logged = ({}, {}) if kind is not None else (self._calls, self.logged)
 
     def begin_attempt(self, part: Any) -> None:
-        """Undo what the previous attempt logged, if that attempt ran the same items and has therefore failed."""
         place = [tensor.data_ptr() for tensor in tensors_of(part)]
         if place == self._place:
             self._restore()
@@ -185,7 +166,6 @@ class _HeldLogs:
         self._before = []
 
     def log_joined(self, logged: Any) -> None:
-        """Log the values of a whole batch, combined from all its parts."""
         for one in logged if isinstance(logged, list) else [logged]:
             for name, value in one.items():
                 for each in value if isinstance(value, list) else [value]:
@@ -206,11 +186,8 @@ class _HeldLogs:
         self._before = []
 
 
+# The elements of lists are not copied, because `update` changes no element.
 def _state_of(metric: Any) -> dict[str, Any]:
-    """Return a copy of the metric's state that `update` changes.
-
-    Lists are copied without their elements, because `update` changes no element.
-    """
     names = [*metric._defaults, "_update_count", "_computed", "_forward_cache"]
     values = ((name, getattr(metric, name)) for name in names)
     return {
@@ -229,12 +206,12 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
         def training_step(self, batch, batch_idx):
             self.log("loss", self.guard.step(batch, lambda b: self.loss_of(b)))
 
-    Log outside of the function that computes the loss, because the guard may call that function more than once.
+    Do not log inside the function that computes the loss, because the guard may call that function more than once.
 
     Args:
         module: the LightningModule, in `on_train_start` or later.
         optimizer: one or several of `self.optimizers()`; by default all of them.
-        options: further arguments of `ullage.Guard`.
+        options: more arguments of `ullage.Guard`.
 
     Returns:
         A `ullage.Guard`.
@@ -246,11 +223,8 @@ def guard(module: Any, optimizer: Any = None, **options: Any) -> Guard:
     return _ManualGuard(module, list(chosen) if isinstance(chosen, list | tuple) else [chosen], options)
 
 
+# Lightning's `global_step` counts the steps of the optimizers that Lightning wrapped.
 class _ManualGuard(Guard):
-    """A guard that counts steps as Lightning does: `global_step` counts the steps of the optimizers that Lightning
-    wrapped.
-    """
-
     def __init__(self, module: Any, optimizers: list[Any], options: dict[str, Any]) -> None:
         self._wrapped = optimizers
         own = options.pop("before_step", None)
@@ -286,11 +260,6 @@ class _ManualGuard(Guard):
 
 
 def _scaler_of(plugin: Any) -> Any:
-    """Return the GradScaler of a Lightning precision plugin.
-
-    Raises:
-        UsageError: the plugin has its own way to step the optimizer, which a guard cannot replace.
-    """
     home = next(kind for kind in type(plugin).__mro__ if "optimizer_step" in vars(kind))
     if home.__name__ not in _STEP_AS_WE_DO:
         raise UsageError(
@@ -302,13 +271,13 @@ def _scaler_of(plugin: Any) -> Any:
 
 
 class MemoryCallback(WatchesMemory, _lightning.Callback):  # type: ignore[misc,name-defined]  # which of two, shows when it runs
-    """A callback that logs memory as often as the Trainer logs, and warns of each leak once.
+    """A callback that logs memory as often as the Trainer logs. It warns once about each leak.
 
     Example:
         trainer = lightning.Trainer(callbacks=[MemoryCallback()])
 
-    The values go to the loggers directly. `self.log` would convert them to single-precision tensors on the GPU, which
-    would use memory themselves and be wrong by up to 64 bytes in each GiB.
+    The values go directly to the loggers. `self.log` would convert them to single-precision tensors on the GPU. These
+    tensors would use memory themselves, and would be wrong by up to 64 bytes in each GiB.
     """
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:

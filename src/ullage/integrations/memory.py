@@ -1,5 +1,6 @@
-"""Code shared by the memory callbacks: a monitor whose phases (training, evaluation, saving) begin and end in different
-calls.
+"""The base class of memory callbacks, which monitors a framework's training loop.
+
+In a framework, one call begins a phase such as evaluation, and another call ends it.
 """
 
 from contextlib import ExitStack
@@ -13,17 +14,15 @@ from ullage.training.monitor.monitor import Monitor
 
 
 class WatchesMemory:
-    """The base class of all callbacks that watch memory. It holds a monitor of the training loop, and the monitor's
-    findings.
-    """
+    """The base class of all callbacks that watch memory."""
 
     def __init__(self, *, reset_peak: bool = False, **options: Any) -> None:
-        """Prepare a monitor for the GPU that the framework's process uses.
+        """Create the monitor. It watches the GPU that the framework uses.
 
         Args:
-            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged, so that the next
-                peak is that of the steps in between. Other code that reads the peak (`skip_memory_metrics=False`) is
-                affected too.
+            reset_peak: whether to reset PyTorch's peak statistics each time the peak has been logged. Each logged peak
+                is then that of the steps since the last log. Other code that reads the peak
+                (`skip_memory_metrics=False`) gets this smaller peak.
             options: arguments of `ullage.Monitor`.
         """
         super().__init__()
@@ -31,16 +30,16 @@ class WatchesMemory:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order in which they were made."""
+        """All findings of the monitor, in order."""
         return self._watch.findings
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class LoopMonitor:
-    """A monitor for a framework's training loop. It is created when the loop starts, and closed when the loop ends."""
+    """Monitors the memory of a framework's training loop, from its start to its end."""
 
     resets_peak: bool
-    """Whether PyTorch's peak statistics are reset each time the peak has been logged."""
+    """Whether PyTorch's peak statistics are reset after each logged peak."""
     options: dict[str, Any]
     """The arguments of `ullage.Monitor`."""
     monitor: Monitor | None = None
@@ -51,40 +50,40 @@ class LoopMonitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitors, including those of earlier training loops."""
+        """All findings of the monitor, including those of earlier training loops."""
         return self._earlier + (self.monitor.findings if self.monitor is not None else [])
 
     def start(self, device: torch.device) -> None:
-        """Start to watch the memory of a device. If the device is not a CUDA device, nothing is logged."""
+        """Start to watch a CUDA device. Other devices are ignored."""
         self.stop()
         self._earlier = self.findings
         self._device = device if device.type == "cuda" else None
         self.monitor = self._running.enter_context(Monitor(**{"device": self._device, **self.options}))
 
     def stop(self) -> None:
-        """Close the monitor, and keep its findings in this object."""
+        """Close the monitor and keep its findings."""
         self.leave_phase()
         self._running.close()
 
     def step(self) -> None:
-        """Mark the end of a step."""
+        """Mark the end of a training step."""
         if self.monitor is not None:
             self.monitor.step()
 
     def enter_phase(self, phase: str) -> None:
-        """Count the following steps as a separate phase, until `leave_phase` is called."""
+        """Begin a separate phase, such as evaluation, which lasts until `leave_phase` is called."""
         if self.monitor is not None and self._phase is None:
             self._phase = ExitStack()
             self._phase.enter_context(self.monitor.phase(phase))
 
     def leave_phase(self) -> None:
-        """End the current phase, if there is one."""
+        """End the current phase, if one has begun."""
         phase, self._phase = self._phase, None
         if phase is not None:
             phase.close()
 
     def scalars(self, prefix: str) -> dict[str, int]:
-        """Return the current memory figures by name; empty if the loop does not run on a CUDA device."""
+        """Return the current memory figures by name. The result is empty without a CUDA device."""
         if self.monitor is None or self._device is None:
             return {}
         values = self.monitor.scalars(prefix)

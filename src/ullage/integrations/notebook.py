@@ -1,7 +1,7 @@
 """IPython and Jupyter: `%load_ext ullage`, then `%%memory`, `%memory` and `%free`.
 
-PyTorch has only one peak statistic for the whole process, which cannot be restored after a reset. So it is never reset.
-The peak of a cell comes from PyTorch's memory history, which is switched on while the cell runs.
+PyTorch has one peak statistic for the whole process, so it is never reset here. The peak of a cell comes from PyTorch's
+memory history, which is on while the cell runs.
 """
 
 import gc
@@ -32,15 +32,13 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Remove the magics from the shell."""
+    """Remove `%memory`, `%%memory` and `%free` from the shell."""
     for kind, names in (("line", ("memory", "free")), ("cell", ("memory",))):
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
 
 
 class _Magics:
-    """The magics `%memory`, `%%memory` and `%free`."""
-
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
@@ -91,7 +89,6 @@ class _Magics:
         self._print(str(replace(release(), before_bytes=before)))
 
     def _print(self, text: str) -> None:
-        """Print a text in which notebook cells are named in the form `In[3]`."""
         names: dict[str, int] = getattr(getattr(self._shell, "compile", None), "_filename_map", {})
         for file, number in names.items():
             parts = file.replace("\\", "/").split("/")
@@ -101,16 +98,12 @@ class _Magics:
 
 
 def _refusal(text: str) -> Exception:
-    """Return the error for a wrong call of an IPython magic. IPython shows only the error's text, and the cell
-    fails.
-    """
     from IPython.core.error import UsageError as RefusedError
 
     return RefusedError(text)
 
 
 def _show_once(shell: Any, error: BaseException) -> None:
-    """Prevent IPython from showing an error a second time when it passes through the outer cell."""
     show = shell.showtraceback
 
     def show_others(*args: Any, **options: Any) -> None:
@@ -126,9 +119,6 @@ def _show_once(shell: Any, error: BaseException) -> None:
 
 
 def _run_watched(shell: Any, cell: str) -> tuple[list[str], BaseException | None]:
-    """Run a notebook cell. Return its memory figures as lines of text, and the error that ended the cell, which IPython
-    has already shown.
-    """
     if not _is_in_use():  # the cell itself decides whether CUDA is initialized
         error = _error_of(shell.run_cell(cell))
         if not _is_in_use():
@@ -162,9 +152,6 @@ def _error_of(result: Any) -> BaseException | None:
 
 
 def _text_without_watch() -> str:
-    """Return the line of text for a cell that initialized CUDA. All memory allocated so far is attributed to this
-    cell.
-    """
     import torch
 
     peak = max(torch.cuda.max_memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -175,9 +162,6 @@ def _text_without_watch() -> str:
 
 
 def _held() -> dict[str, int]:
-    """Return the bytes that are held through each path, such as "losses[*]". Each index in a path is replaced by a
-    star.
-    """
     held: Counter[str] = Counter()
     for row in _owners(_LEAST_BYTES):
         held[f"{row.kind:<15}  {_PLACE.sub('[*]', row.path)}"] += row.bytes
@@ -219,8 +203,8 @@ def _allocated_bytes() -> int:
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
 
 
+# Python, IPython and IPython's debugger keep these frames.
 def _clear_errors(shell: Any) -> None:
-    """Clear the frames of the last error, which Python, IPython and its debugger keep."""
     from ullage.training.ownership.failure import clear_frames
 
     last = getattr(shell, "last_execution_result", None)
@@ -240,7 +224,6 @@ def _clear_errors(shell: Any) -> None:
 
 
 def _drop_results(shell: Any, *, everything: bool) -> None:
-    """Delete the cell results that IPython keeps: only the last three, or all of them."""
     hook, hidden = shell.displayhook, shell.user_ns_hidden
     if everything and hook.do_full_cache:
         for number in list(shell.user_ns.get("_oh", ())):

@@ -1,8 +1,8 @@
-"""The contents of memory at the peak, by role and source line, for a test or a notebook cell.
+"""Find out what holds memory at the peak of a test or a notebook cell, by role and source line.
 
-PyTorch's memory history has the lifetime of each block and the line that allocated it. Global hooks for modules and
-optimizers record which addresses are weights, gradients or optimizer state. All other memory is "activations and
-others". For memory that was allocated before, only the total is known.
+PyTorch's memory history has the lifetime of each block and the line that allocated it. Global hooks record the
+addresses of weights, gradients and optimizer state. All other memory is "activations and others". For memory from
+before the recording, only the total is known.
 """
 
 import gc
@@ -26,26 +26,23 @@ from ullage.training.ownership.storage import addresses, optimizer_tensors
 _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
 _OTHERS: Final = "activations and others"
+# If several roles were observed for an address, the report has the first of them.
 _ROLES: Final = ("parameters", "buffers", "optimizer state", "gradients")
-"""The possible roles of a tensor. If several roles were observed for an address, the first of them in this list is
-reported.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakContents:
-    """The contents of a GPU's memory at the peak of allocated memory."""
+    """What holds a GPU's memory at the peak of allocated memory."""
 
     bytes: int
-    """The allocated bytes at the peak, as PyTorch counted them. If the process had a higher peak before the recording
-    began, this is the sum of the recorded blocks.
+    """The allocated bytes at the peak, as PyTorch counted them.
+
+    If PyTorch's peak is older than the recording, this is the sum of the recorded blocks.
     """
     by_role: tuple[tuple[str, int], ...] | None
-    """The bytes of each role at the peak, largest first; together they are equal to `bytes`. None if the roles are
-    unknown.
-    """
+    """The bytes of each role at the peak, largest first. None: the roles are unknown."""
     by_line: tuple[tuple[str, str, int], ...]
-    """The source lines that hold the most bytes at the peak, each as (role, line, requested bytes)."""
+    """The source lines that hold the most memory at the peak, as (role, line, requested bytes)."""
 
     def __str__(self) -> str:
         if self.by_role is None:
@@ -60,51 +57,37 @@ class PeakContents:
 
 @dataclass(slots=True)
 class _Life:
-    """A memory block. `born` is the number of the allocation that created it, and `died` is the number of the last
-    allocation before it was freed.
-    """
-
     address: int
     size: int
     born: int
     line: str | None
     begins: int
-    """The index of the recorded event that allocated the block; `ends` is the index of the event that freed it."""
     died: int = sys.maxsize
     ends: int = sys.maxsize
 
 
 @dataclass(slots=True)
 class _Course:
-    """The memory blocks and the memory peak, computed from the recorded history of a GPU."""
-
     lives: list[_Life] = field(default_factory=list)
     peak_event: int = -1
     peak_bytes: int = 0
-    """The allocated bytes at the peak, including memory that was allocated before recording began."""
     before_at_peak: int = 0
-    """The bytes at the peak that were allocated before recording began."""
 
 
 class PeakWatch:
-    """A recorder of GPU memory allocations between `start` and `stop`. It holds addresses and weak references, but no
-    tensors.
-    """
+    """Records GPU memory allocations between `start` and `stop`. It keeps no tensors alive."""
 
     def __init__(self) -> None:
         self.before_bytes: list[int] = []
         self._highest_before: list[int] = []
         self._counts_before: list[int] = []
         self._notes: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """The observed roles of memory addresses, by device. Each entry is a tuple: the number of allocations so far,
-        the address, and the role.
-        """
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._handles: list[RemovableHandle] = []
         self._records = False
 
     def start(self) -> None:
-        """Start to record allocations. CUDA is initialized if it is not in use yet."""
+        """Start to record allocations. CUDA is initialized if necessary."""
         torch.cuda.init()
         if torch.cuda.get_allocator_backend() == "native" and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=_MOST_EVENTS)
@@ -121,17 +104,15 @@ class PeakWatch:
 
     @property
     def highest_bytes(self) -> int:
-        """The highest peak of all GPUs in bytes, as PyTorch has counted it since its peak statistics were last
-        reset.
-        """
+        """The highest peak of all GPUs in bytes, since PyTorch's peak statistics were last reset."""
         return int(max(torch.cuda.max_memory_allocated(device) for device in _devices()))
 
     def stop(self, *, is_explained: bool = True) -> PeakContents:
-        """Remove all hooks, and return the contents of memory at the highest peak of all GPUs.
+        """Remove all hooks, and return what held memory at the highest peak of all GPUs.
 
         Args:
-            is_explained: whether to find the contents of the peak. Reading PyTorch's history takes one or two seconds
-                the first time in a process, because it imports PyTorch's compiler.
+            is_explained: whether to find the contents of the peak. The first time in a process, it takes one or two
+                seconds to read PyTorch's history, because this imports PyTorch's compiler.
         """
         for handle in self._handles:
             handle.remove()
@@ -146,9 +127,7 @@ class PeakWatch:
         return max(peaks, key=lambda peak: peak.bytes)
 
     def note_alive(self) -> None:
-        """Record the role of each address now. The caller must call this method while the objects of the test still
-        exist.
-        """
+        """Record the roles of all live tensors. Call this method while the test's objects still exist."""
         for one in gc.get_objects():
             if issubclass(type(one), Optimizer):
                 self._note("optimizer state", optimizer_tensors(one))
@@ -209,7 +188,6 @@ class PeakWatch:
 
 
 def _course_of(events: Any, before_bytes: int) -> _Course:
-    """Replay the recorded events of a GPU, and return its blocks and the peak of allocated memory."""
     course = _Course(peak_bytes=before_bytes, before_at_peak=before_bytes)
     alive: dict[int, _Life] = {}
     earlier, new, count = before_bytes, 0, 0
@@ -235,9 +213,6 @@ def _course_of(events: Any, before_bytes: int) -> _Course:
 
 
 def _roles_by(lives: list[_Life], notes: list[tuple[int, int, str]]) -> Callable[[_Life], str]:
-    """Return a function that returns the role of a block. A block has the role that was observed for its address while
-    the block was allocated.
-    """
     by_address: dict[int, list[_Life]] = defaultdict(list)
     for life in lives:
         by_address[life.address].append(life)

@@ -1,9 +1,9 @@
 """Transformers: a mixin that guards the steps of a Trainer, and a callback that logs memory.
 
-The Trainer runs a batch as usual, up to its call of backward. The guard takes the loss there, so the loss includes all
-that a Trainer does to it (a custom loss function, label smoothing, division for gradient accumulation). Clipping waits
-until the optimizer steps, because gradients of several ranks are reduced only then. For this, methods of the
-accelerator and the optimizer are replaced; they are restored when training ends.
+The Trainer runs a batch as usual, up to its call of backward. There, the guard takes the loss, so the loss includes
+label smoothing, custom loss functions and gradient accumulation. Gradients are clipped when the optimizer steps,
+because gradients of several ranks are reduced only then. Methods of the accelerator and the optimizer are replaced
+during training, and restored afterwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,18 @@ _callback: Any = framework("transformers.trainer_callback")
 
 
 class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: ignore[misc]  # where transformers is, shows when it runs
-    """A callback that adds memory figures to the values that the Trainer logs, and warns of each leak once.
+    """A callback that adds memory figures to the values that the Trainer logs. It warns once of each leak.
 
     Example:
         MemoryTrainerCallback().add_to(trainer)
 
-    If it is given as `callbacks=[MemoryTrainerCallback()]`, it runs after the Trainer's own callbacks that report to
-    TensorBoard, W&B and others. Those then do not get the memory figures, but the progress bar and `log_history` do.
+    Do not pass it as `callbacks=[MemoryTrainerCallback()]`. It would run after the Trainer's own callbacks that report
+    to TensorBoard, W&B and others, so these would not get the memory figures. Only the progress bar and `log_history`
+    would.
     """
 
     def add_to(self, trainer: Any) -> None:
-        """Add the callback to a Trainer, before the Trainer's callbacks that report values."""
+        """Add this callback to a Trainer, before the callbacks that report values."""
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -64,28 +65,24 @@ class MemoryTrainerCallback(WatchesMemory, _callback.TrainerCallback):  # type: 
 
 
 class Guarded:
-    """A mixin for a Trainer class, with which training survives running out of memory.
+    """A mixin for a Trainer class. Training then continues after an out-of-memory error.
 
     Example:
         class MyTrainer(Guarded, Trainer):
             guard_options = {"checkpoint": ["model.layers.*"]}  # arguments of ullage.Guard; optional
 
-    A batch that does not fit is split. Each part is weighted by its number of labels that count, or by its number of
-    items if it does not have labels. Set `weight` if the loss is a mean over something else.
+    A batch that does not fit is split. The weight of each part is its number of labels that count. Without labels, it
+    is its number of items. Set `weight` if the loss is a mean over something else.
     """
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
     guard: Guard | None = None
-    """The guard, which is created in the first training step. Its `events` list the out-of-memory errors and how they
-    were handled.
-    """
+    """The guard, which is created in the first training step. Its `events` list the handled out-of-memory errors."""
 
+    # the ids of the model and the optimizer
     _guarded: tuple[int, int] | None = None
-    """The ids of the model and the optimizer for which the guard is installed; None if it is not installed."""
+    # (object, method name, replaced attribute); None if the object inherited the method from its class
     _replaced: Sequence[tuple[Any, str, Any]] = ()
-    """The methods that the guard has replaced, each as (object, method name, replaced attribute). The attribute is None
-    if the object inherited the method from its class.
-    """
 
     accelerator: Any
     args: Any
@@ -103,8 +100,8 @@ class Guarded:
             )
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None, **more: Any) -> torch.Tensor:
-        """Run forward and backward of a batch, in several parts if the batch does not fit. Return the loss of the whole
-        batch.
+        """Run the forward and backward passes of a batch, in several parts if it does not fit. Return the batch's
+        loss.
         """
         if self.guard is None or self._guarded != (id(model), id(self.optimizer)):
             self._install_guard(model)
@@ -132,9 +129,7 @@ class Guarded:
         return loss
 
     def train(self, *args: Any, **options: Any) -> Any:
-        """Train with the Trainer's own `train` method; afterwards restore the methods of its accelerator and its
-        optimizer.
-        """
+        """Call the Trainer's own `train`, and then restore the replaced methods of its accelerator and optimizer."""
         try:
             return super().train(*args, **options)  # type: ignore[misc]  # the Trainer's
         finally:
@@ -165,7 +160,6 @@ class Guarded:
             self.guard.update()
 
     def _uninstall_guard(self) -> None:
-        """Restore the methods that `_install_guard` has replaced. The next training step installs a new guard."""
         for owner, name, own in self._replaced:
             if own is None:
                 delattr(owner, name)
@@ -175,9 +169,6 @@ class Guarded:
         self._guarded = None
 
     def _clip_later(self, parameters: Any, max_norm: float, norm_type: float = 2) -> torch.Tensor:
-        """Record the parameters whose gradients are to be clipped. Return the gradient norm as a tensor, whose value is
-        set when clipping takes place.
-        """
         several = list(parameters)
         norm = torch.zeros((), device=several[0].device, dtype=several[0].dtype)
         self._to_clip = (several, max_norm, norm_type, norm)
@@ -189,12 +180,9 @@ class Guarded:
             self._to_clip = None
             norm.copy_(nn.utils.clip_grad_norm_(*how))
 
+    # The guard treats a part's loss as a mean and multiplies it by the part's share of the weight. So a sum over tokens
+    # is divided by that share.
     def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
-        """Return the divisor of a part's loss if the Trainer divides the loss of a batch by its number of tokens.
-
-        The guard treats a part's loss as a mean and multiplies it by the part's share of the weight, so a sum over
-        tokens is divided by that share.
-        """
         if num_items_in_batch is None or items_of(part) == items_of(self._inputs):
             return num_items_in_batch
         return float(num_items_in_batch) * self._weigh(part) / self._weigh(self._inputs)

@@ -1,1 +1,1 @@
-"""Commands that answer questions about a run before it starts, by running the script on the emulated GPU."""
+"""Commands that run the script on the emulated GPU to answer questions about a real run before it starts."""

@@ -1,3 +1,3 @@
-"""Readers for PyTorch's memory recordings and out-of-memory messages, and a model of PyTorch's allocator that replays
-recordings.
+"""Reads PyTorch's memory snapshots and out-of-memory messages. A model of PyTorch's allocator can simulate the recorded
+runs.
 """

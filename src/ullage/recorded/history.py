@@ -1,6 +1,4 @@
-"""The class `History`: the recording of the allocator of one device, stored as columns. This module reads no files and
-interprets nothing.
-"""
+"""The class `History`: one device's allocator recording as arrays."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +11,7 @@ from ullage.recorded.program import Column, is_one_of
 
 
 class Action(IntEnum):
-    """The kind of an entry in the trace of a memory snapshot; the names are PyTorch's."""
+    """The kind of a trace entry in a memory snapshot. The names are PyTorch's."""
 
     ALLOC = 0
     FREE_REQUESTED = 1
@@ -31,7 +29,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     **{action.name.lower(): action for action in Action if action is not Action.OTHER},
     "free": Action.FREE_COMPLETED,
 }
-"""The kinds of trace entries by PyTorch's names; every other name is read as `Action.OTHER`."""
+"""The kinds of trace entries by PyTorch's names. Unknown names are read as `Action.OTHER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +43,33 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStacks:
-    """All distinct stacks that a recording contains: stack n consists of the rows `frames[starts[n]:starts[n + 1]]` of
-    `table`.
-    """
+    """All distinct call stacks of a recording. Each is a list of rows in the frame table."""
 
     starts: Column
     frames: Column
     table: tuple[Frame, ...]
 
     def frames_of(self, stack: int) -> tuple[Frame, ...]:
-        """Return the frames of a recorded stack, innermost first; no frames for -1."""
+        """Return the frames of a recorded stack, innermost first. Stack -1 has no frames."""
         if stack < 0:
             return ()
         return tuple(self.table[row] for row in self.frames[self.starts[stack] : self.starts[stack + 1]].tolist())
 
 
 PENDING: Final = ("active_pending_free", "active_awaiting_free")
-"""The names that PyTorch's Python code and C++ code use for a freed block that other streams may still use."""
+"""PyTorch's names for the state of a freed block that other streams may still use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotBlock:
-    """A memory block of a segment at the time when the snapshot was taken; sizes in bytes."""
+    """A memory block in a segment when the snapshot was taken. Sizes are in bytes."""
 
     address: int
     size: int
     requested: int
-    """The bytes that were requested for the block; for a free block, the bytes requested when it was last allocated."""
+    """The bytes requested in the block's last allocation."""
     state: str
-    """PyTorch's name for the state of the block: active_allocated, inactive, or one of `PENDING`."""
+    """PyTorch's name for the state of the block, such as "active_allocated" or "inactive"."""
     stack: int
 
 
@@ -87,13 +83,13 @@ class Segment:
     is_large: bool
     is_expandable: bool
     pool: int
-    """The number of the segment's private pool; 0 for the default pool."""
+    """The ID of the segment's private pool. 0 is the default pool."""
     blocks: tuple[SnapshotBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """A named range of time in a recording: an optimizer step, or a range that the user named."""
+    """A named time range in a recording: an optimizer step, or a range that the user named."""
 
     name: str
     stage: str
@@ -106,41 +102,35 @@ def _nothing() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """The labels of a recording's trace entries, in columns as long as the trace; a column is empty if no entry has
-    this kind of label.
-    """
+    """Labels of a recording's trace entries, as arrays. Arrays without any labels are empty."""
 
     metadata: Column = field(default_factory=_nothing)
-    """The label that the user set with torch.cuda.memory._set_memory_metadata, as an index into `texts`; -1 if there is
-    no label.
-    """
+    """The label set with torch.cuda.memory._set_memory_metadata, as an index into `texts`, or -1."""
     context: Column = field(default_factory=_nothing)
-    """The torch.compile region that made the allocation, as an index into `texts`; -1 if it was not made in a
-    region.
-    """
+    """The torch.compile region that made the allocation, as an index into `texts`, or -1."""
     pool: Column = field(default_factory=_nothing)
-    """The number of the private pool that the trace entry concerns; 0 for the default pool."""
+    """The ID of the private pool of each trace entry. 0 is the default pool."""
     texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The recording of the allocator of one device: trace entries as columns of equal length, and the final state."""
+    """The recording of one device's allocator: its trace entries as arrays, and its final state."""
 
     device: int
     action: Column
     address: Column
-    """The address of each trace entry; for an OOM entry, the bytes that the driver reported free."""
+    """The address in each trace entry. For an OOM entry, it is the number of free bytes on the device."""
     size: Column
     stream: Column
     time_us: Column
-    """The time of each trace entry in microseconds; -1 if the time was not recorded."""
+    """The time of each trace entry in microseconds, or -1 if unknown."""
     stack: Column
     stacks: RecordedStacks
     segments: tuple[Segment, ...]
     annotations: tuple[Annotation, ...]
     settings: Mapping[str, Any]
-    """The allocator settings as PyTorch recorded them in the file; empty in older files."""
+    """The recorded allocator settings. Older snapshots have none."""
     labels: Labels = field(default_factory=Labels)
 
     def __len__(self) -> int:
@@ -148,13 +138,11 @@ class History:
 
     @property
     def has_requests(self) -> bool:
-        """Whether any memory request was recorded; if not, only the allocator's state at the end is known."""
+        """Whether any allocation was recorded."""
         return bool(is_one_of(self.action, (Action.ALLOC, Action.OOM)).any())
 
     def without_trace(self) -> "History":
-        """Return a history that contains only the allocator's state at the end; if no trace entry was recorded, return
-        this history itself.
-        """
+        """Return a copy with only the allocator's final state, without trace entries."""
         if not len(self):
             return self
         none = _nothing()
@@ -168,10 +156,10 @@ class History:
 
 
 def without_trace(to_do: str) -> str:
-    """Return the error text for a recording without a trace of allocations, which cannot be replayed.
+    """Return the error text for a snapshot without a trace of allocations, which cannot be simulated.
 
     Args:
-        to_do: a verb: what the command does with a recording.
+        to_do: a verb that says what the command does with a recording.
     """
     return (
         f"this file has no trace, only the allocator's state when it was written, so there is nothing to {to_do}; "

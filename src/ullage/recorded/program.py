@@ -1,6 +1,4 @@
-"""The class `Program`: a list of allocator operations, stored as columns. The results of running the operations are in
-a `Replay`.
-"""
+"""The class `Program`, a list of allocator operations stored as arrays."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +13,12 @@ from ullage.recorded.settings import Settings
 Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
-"""The key for an address range of an expandable segment to which no memory is mapped (allocator/_core/replay.hpp)."""
+"""The ID used for an address range of an expandable segment without memory."""
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
-    """Return for each element of an array whether it is one of a few values; for so few values, this is ten times as
-    fast as `np.isin`.
+    """Return, for each element of an array, whether it is one of a few values. For few values, this is faster than
+    `np.isin`.
     """
     found = np.zeros(len(values), np.bool_)
     for kind in kinds:
@@ -29,9 +27,7 @@ def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:
 
 
 class Op(IntEnum):
-    """The kind of an allocator operation; ullage's allocator model in C++ has the same table
-    (allocator/_core/replay.hpp).
-    """
+    """The kind of an allocator operation. The same table exists in C++ (allocator/_core/replay.hpp)."""
 
     ALLOCATE = 0
     FREE = 1
@@ -55,25 +51,20 @@ class Op(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSegment:
-    """A segment that exists before the first operation of a `Program`, with all of its blocks in order of their
-    addresses.
-    """
+    """A segment that exists before the first operation, with its blocks in the order of addresses."""
 
     address: int
     stream: int
     is_small: bool
     is_expandable: bool
     pool: int = 0
-    """The key of the segment's private pool; 0 for the default pool."""
+    """The ID of the segment's private pool. 0 is the default pool."""
     blocks: tuple[tuple[int, int, int], ...]
-    """The segment's blocks as (bytes after rounding, requested bytes, the key by which operations name the block). The
-    key is -1 for a free block, and `UNMAPPED_KEY` for addresses of an expandable segment to which no memory is
-    mapped.
-    """
+    """The segment's blocks as (size, requested bytes, block ID). The ID is -1 for a free block."""
 
     @property
     def reserved_bytes(self) -> int:
-        """The bytes of memory in the segment, without addresses to which no memory is mapped."""
+        """The bytes of memory in the segment, without unmapped addresses."""
         return sum(size for size, _, key in self.blocks if key != UNMAPPED_KEY)
 
 
@@ -96,23 +87,21 @@ class Program:
     settings: tuple[Settings, ...] = ()
     start: tuple[StartSegment, ...] = ()
     recorded_addresses: tuple[int, ...] = ()
-    """The addresses that the first cudaMalloc calls of a replay return, if these addresses were recorded."""
+    """The recorded addresses of the first cudaMalloc calls. Empty if none were recorded."""
     setup: int = 0
-    """The number of operations at the beginning of a `Program` that only create the initial state; peaks are measured
-    after these operations.
-    """
+    """The number of operations at the beginning that only create the initial state. Peaks are measured after them."""
 
     def __len__(self) -> int:
         return len(self.op)
 
     def of_rows(self, rows: slice | Column) -> "Program":
-        """Return a `Program` with only some of this object's operations, or with all operations in another order."""
+        """Return a copy with only some of the operations, or with the operations in another order."""
         return replace(self, op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
 
 @dataclass(slots=True)
 class ProgramWriter:
-    """A builder of a `Program`, to which allocator operations are added one after another."""
+    """Builds a `Program` from allocator operations that are added one by one."""
 
     _rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     _routes: list[tuple[int, ...]] = field(default_factory=list)
@@ -123,9 +112,7 @@ class ProgramWriter:
         self._rows.append((op, key, size, stream))
 
     def begin_pool(self, key: int, streams: Sequence[int] | None) -> None:
-        """Add an allocator operation: from then on, allocations of the given streams (None: of all streams) go to a
-        private pool.
-        """
+        """From now on, allocate in a private pool on the given CUDA streams. None means all streams."""
         route = -1
         if streams is not None:
             route = len(self._routes)
@@ -133,18 +120,16 @@ class ProgramWriter:
         self.add(Op.BEGIN_POOL, key=key, size=route)
 
     def set_settings(self, settings: Settings) -> None:
-        """Add an operation that changes the settings of the allocator."""
+        """Add an operation that changes the allocator settings."""
         self.add(Op.SET_SETTINGS, key=len(self._settings))
         self._settings.append(settings)
 
     def set_fraction(self, fraction: float) -> None:
-        """Add an operation that limits the process to a fraction of the GPU's memory, as
-        torch.cuda.set_per_process_memory_fraction does.
-        """
+        """Add an operation that limits the process to a fraction of the GPU's memory."""
         self.add(Op.SET_FRACTION, size=int(np.float64(fraction).view(np.int64)))
 
     def program(self) -> Program:
-        """Return the allocator operations collected so far as a `Program`."""
+        """Return all added operations as a `Program`."""
         rows = np.array(self._rows, np.int64).reshape(-1, 4)
         columns = [np.ascontiguousarray(rows[:, column]) for column in range(4)]
         return Program(

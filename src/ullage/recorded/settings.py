@@ -1,5 +1,4 @@
-"""PyTorch's allocator settings: the grammar of PYTORCH_ALLOC_CONF with its defaults and limits, by torch version; and
-the differences between the allocators of these versions (`ALLOCATORS`).
+"""Parses PyTorch's allocator settings (PYTORCH_ALLOC_CONF) for different PyTorch versions.
 
 This module parses settings as c10::CachingAllocator::AcceleratorAllocatorConfig and CUDAAllocatorConfig do (torch 2.8
 to 2.15), and rejects the same settings. A real process aborts while torch is loaded; this module raises an error that
@@ -19,62 +18,50 @@ from ullage.base.public import public
 from ullage.base.units import GIB, MIB
 
 UNLIMITED: Final = (1 << 64) - 1
-"""The value of `max_split_bytes` with which the allocator splits blocks of any size (PyTorch's SIZE_MAX)."""
+"""The value of `max_split_bytes` that allows splitting blocks of every size (SIZE_MAX in PyTorch)."""
 LARGE_SEGMENT_BYTES: Final = 20 * MIB
 BLOCK_UNIT_BYTES: Final = 512
-"""The unit in bytes to which the allocator rounds up the size of every block (kMinBlockSize)."""
+"""The allocator rounds every block up to a multiple of this many bytes (kMinBlockSize)."""
 LARGEST_SMALL_BYTES: Final = MIB
-"""The largest request in bytes that the allocator serves from its small pool (kSmallSize). In the large pool, a
-remainder up to this size is not split off a block (DeviceCachingAllocator::should_split).
-"""
+"""The largest allocation in bytes that comes from the small pool (kSmallSize)."""
 SMALL_SEGMENT_BYTES: Final = 2 * MIB
-"""The size in bytes of a segment of the small pool, and of a page of an expandable segment in the small pool
-(kSmallBuffer).
-"""
+"""The size in bytes of a segment in the small pool (kSmallBuffer)."""
 DRIVER_PAGE_BYTES: Final = 2 * MIB
-"""The size in bytes of a driver page; the driver gives memory in multiples of this size."""
+"""The page size of the driver in bytes. It allocates memory in whole pages."""
 LARGE_UNIT_BYTES: Final = 2 * MIB
-"""The unit in bytes to which the allocator rounds up a large segment that it allocates for a single request
-(kRoundLarge).
-"""
+"""The allocator rounds a large segment up to a multiple of this many bytes (kRoundLarge)."""
 _SLOTS: Final = 16  # powers of two from 1 MiB to 64 GiB
 VARIABLES: Final[tuple[str, ...]] = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""The environment variables that PyTorch reads, in order of precedence, also in builds for CUDA.
+"""The environment variables from which PyTorch reads allocator settings, in order of precedence.
 
 Tested with the wheels of torch 2.8, 2.9, 2.10, 2.11 and 2.15: since 2.10, the first variable that is set is used; 2.8
 and 2.9 read only the first variable.
 """
 VARIABLE: Final = VARIABLES[0]
-"""The environment variable with allocator settings that every PyTorch version reads and that has precedence over the
-other variables; ullage sets this variable.
-"""
+"""The environment variable in which ullage sets allocator settings. Every PyTorch version reads it first."""
 _OTHERS_SINCE: Final = (2, 10)
 
 
 class Tie(IntEnum):
-    """The rule by which the allocator chooses among free blocks of equal size; ullage's allocator model in C++ has the
-    same table (allocator/_core/settings.hpp).
+    """How the allocator chooses among free blocks of equal size. The same table exists in C++
+    (allocator/_core/settings.hpp).
     """
 
     ADDRESS = 0
     """The allocator chooses the free block at the lower address."""
     BLOCK = 1
-    """The allocator chooses the free block that was created earlier, at any address; a split creates a new block at the
-    front and keeps the remainder.
-    """
+    """The allocator chooses the free block that was created first."""
     SEGMENT = 2
-    """The allocator chooses the free block whose segment is older, at any address."""
+    """The allocator chooses the free block in the oldest segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocator:
-    """The rules in which the allocators of PyTorch versions differ, as measured with the wheel of each version."""
+    """The allocator rules that differ between PyTorch versions, measured with the wheel of each version."""
 
     tie: Tie
     routes_capture: bool
-    """Whether the allocator of this PyTorch version takes any routing of allocations to a private pool for a CUDA graph
-    capture.
-    """
+    """Whether this PyTorch version treats every use of a private pool like the capture of a CUDA graph."""
 
 
 ALLOCATORS: Final[Mapping[str, Allocator]] = {
@@ -85,16 +72,15 @@ ALLOCATORS: Final[Mapping[str, Allocator]] = {
     "2.13": Allocator(tie=Tie.SEGMENT, routes_capture=False),
     "2.15": Allocator(tie=Tie.SEGMENT, routes_capture=False),
 }
-"""The modelled allocators, by the torch version that introduced each. The first also represents older versions, the
-last represents newer versions.
+"""The allocator versions that ullage simulates, by the PyTorch version that introduced each.
 
 The allocators since 2.10 are equal to the wheels of 2.10 to 2.15. The allocator of 2.8 differs from its wheel if
 max_split_size_mb is set or private pools are used; otherwise it is assumed to equal that of 2.10.
 """
 SEMANTICS: Final = tuple(ALLOCATORS)
-"""The PyTorch versions whose allocator rules ullage models."""
+"""The PyTorch versions whose allocator rules ullage can simulate."""
 USUAL: Final = "2.11"
-"""The PyTorch version that ullage assumes if it does not know the version."""
+"""The PyTorch version that ullage assumes if the version is unknown."""
 SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments": (2, 1),
     # Missing in 2.8; 2.9 was not checked for this option and the next one
@@ -109,9 +95,7 @@ SINCE: Final[Mapping[str, tuple[int, int]]] = {
     "expandable_segments_reserve": (2, 15),
     "expandable_segments_reserve_by_class": (2, 15),
 }
-"""The first PyTorch version that knows each allocator option; older versions would abort. These versions were read from
-the libraries of torch 2.8 to 2.15.
-"""
+"""The first PyTorch version that accepts each allocator option. Older versions abort if the option is set."""
 
 
 @public
@@ -121,10 +105,7 @@ class SettingsError(UsageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of PyTorch's allocator; sizes in bytes, and fractions of the GPU's memory.
-
-    The defaults are those of a process without any settings.
-    """
+    """The settings of PyTorch's allocator. The defaults are those of a process without any settings."""
 
     semantics: str = USUAL
     max_split_bytes: int = UNLIMITED
@@ -132,22 +113,18 @@ class Settings:
     large_segment_bytes: int = LARGE_SEGMENT_BYTES
     garbage_collection_threshold: float = 0.0
     roundup_divisions: tuple[int, ...] = (0,) * _SLOTS
-    """The number of rounding steps between two powers of two, for requests from 1 MiB, 2 MiB, ... 64 GiB on; 0 and 1
-    mean no rounding.
-    """
+    """The rounding steps between two powers of two, by size of the allocation. 0 and 1 mean no rounding."""
     expandable_segments: bool = False
     per_process_memory_fraction: float = 1.0
     throw_on_cudamalloc_oom: bool = False
     reserve: tuple[str, float] | None = None
-    """The address space that an expandable segment reserves: ("fraction", of the GPU's memory) or ("bytes", n); None
-    for the default of 9/8 of the GPU's memory.
+    """The address space that an expandable segment reserves, as a fraction of GPU memory or in bytes. None means 9/8 of
+    GPU memory.
     """
     backend: str = "native"
 
     def rounded_bytes(self, size_bytes: int) -> int:
-        """Return the bytes that a block for a request must have after rounding (DeviceCachingAllocator::round_size,
-        torch 2.15).
-        """
+        """Return the size in bytes to which the allocator rounds an allocation."""
         if size_bytes < BLOCK_UNIT_BYTES:
             return BLOCK_UNIT_BYTES
         slot = min(max((size_bytes >> 20).bit_length() - 1, 0), _SLOTS - 1)
@@ -158,7 +135,7 @@ class Settings:
         return -(-size_bytes // unit) * unit
 
     def reserve_bytes(self, total_bytes: int) -> int:
-        """Return the bytes of address space that an expandable segment on a GPU reserves; 0 if no size is set."""
+        """Return the bytes of address space that an expandable segment reserves on a GPU, or 0 if not set."""
         if self.reserve is None:
             return 0
         kind, value = self.reserve
@@ -166,7 +143,7 @@ class Settings:
 
 
 def semantics_of(version: str) -> str:
-    """Return the version of the allocator rules that apply to a torch version, such as "2.13" for 2.14.0.
+    """Return the PyTorch version to simulate for a given torch version. For example, 2.14.0 is simulated as "2.13".
 
     Raises:
         SettingsError: the text is not a version.
@@ -184,14 +161,15 @@ def _version_of(name: str) -> tuple[int, int]:
 
 
 def knows(semantics: str, option: str) -> bool:
-    """Return whether the allocator of a PyTorch version knows an option."""
+    """Return whether the allocator of a PyTorch version accepts an option."""
     return SINCE.get(option, (0, 0)) <= _version_of(semantics)
 
 
 def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) -> tuple[str, str | None]:
-    """Return the settings that torch would read from an environment, and the name of the variable that contains them.
+    """Return the allocator settings that PyTorch would read from the environment variables, and the variable that
+    contains them.
 
-    The first of `VARIABLES` that is set is used as a whole, even if it is empty; settings are not merged.
+    PyTorch uses the first of `VARIABLES` that is set, even if it is empty. It does not merge several variables.
 
     Args:
         environment: the environment variables of a process.
@@ -204,30 +182,25 @@ def settings_in_force(environment: Mapping[str, str], semantics: str = USUAL) ->
 
 
 def recorded_settings(recorded: Mapping[str, object]) -> str | None:
-    """Return the text of the allocator settings in a snapshot (`allocator_settings`); None if the snapshot has none."""
+    """Return the allocator settings that a snapshot contains as text, or None."""
     return next((text for name in VARIABLES if isinstance(text := recorded.get(name), str) and text), None)
 
 
 def line_to_paste(text: str) -> str:
-    """Return the shell line that gives processes started afterward exactly these allocator settings.
-
-    The variable that the line sets has precedence over the other variables that the shell may have set.
-    """
+    """Return a shell command that sets exactly these allocator settings, whatever was set in the shell before."""
     if not text:
         return f"unset {' '.join(reversed(VARIABLES))}"
     return f"export {VARIABLE}={shlex.quote(text)}"
 
 
 def split_options(text: str) -> tuple[tuple[str, str], ...]:
-    """Split allocator settings that PyTorch accepts into (option, value) pairs."""
+    """Split a text of valid allocator settings into (option, value) pairs."""
     found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
     return tuple((name, value) for name, value in found)
 
 
 def with_options(text: str, more: str) -> str:
-    """Return a text of allocator settings with the options of `more` added; if both set an option, the value in `more`
-    is used.
-    """
+    """Return a text of allocator settings with the options in `more` added or replaced."""
     options = dict(split_options(text)) | dict(split_options(more))
     return ",".join(f"{name}:{value}" for name, value in options.items())
 
@@ -273,9 +246,7 @@ def parse_settings(text: str, *, semantics: str = USUAL, before: Settings | None
 
 
 def text_of_settings(settings: Settings) -> str:
-    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the options that differ from their defaults,
-    without the memory fraction of the process.
-    """
+    """Return allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF. Options at their defaults are left out."""
     default = Settings(semantics=settings.semantics)
     parts = []
     if settings.expandable_segments:
@@ -303,9 +274,6 @@ def text_of_settings(settings: Settings) -> str:
 
 
 def _checked(settings: Settings, given: set[str]) -> Settings:
-    """Check and complete the allocator options that depend on the final size of a large segment, in whatever order the
-    options are given.
-    """
     large = settings.large_segment_bytes
     if "max_non_split_rounding_mb" not in given and settings.max_non_split_rounding_bytes < large:
         settings = replace(settings, max_non_split_rounding_bytes=large)
@@ -321,8 +289,6 @@ def _checked(settings: Settings, given: set[str]) -> Settings:
 
 
 class _Tokens:
-    """A reader of the words and the four punctuation characters in a text of allocator settings, one after another."""
-
     def __init__(self, text: str) -> None:
         self._words: list[str] = re.findall(r"[,:\[\]]|[^,:\[\]]+", re.sub(r"\s", "", text))
         self._at = 0
@@ -350,8 +316,8 @@ class _Tokens:
 
 # ---- the options: how the value of each is parsed
 
+# A function that converts the text of an allocator option's value. It raises SettingsError for an invalid value.
 _Value = Callable[[str, str], Any]
-"""A function that converts the text of an allocator option's value, or raises SettingsError."""
 
 
 def _integer(option: str, text: str, allowed: str, *, low: int = 0, high: int = UNLIMITED) -> int:
@@ -446,10 +412,9 @@ def _reserve_spec(option: str, text: str) -> tuple[str, float]:
     return ("fraction", value) if number == text else ("bytes", value * GIB)
 
 
+# The option applies to streams that a program has assigned to classes. Recordings do not contain the classes, so this
+# option changes nothing.
 def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> Settings:
-    """Read the option value [name:value,...], which applies to streams that a program has assigned to classes.
-    Recordings do not contain the classes, so this option changes nothing.
-    """
     tokens.expect("[", option)
     while tokens.peek() != "]":
         tokens.next(f"']' of {option}")
@@ -462,6 +427,8 @@ def _read_reserve_by_class(settings: Settings, option: str, tokens: _Tokens) -> 
 
 
 _MIB: Final = _whole("a whole number of MiB", unit=MIB)
+# The field of `Settings` that each allocator option sets, and the function that reads the option's value. The field is
+# "" if the option does not change the use of device memory.
 _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "backend": ("backend", _backend),
     "max_split_size_mb": ("max_split_bytes", _MIB),
@@ -493,11 +460,8 @@ _VALUES: Final[dict[str, tuple[str, _Value]]] = {
     "pinned_max_round_threshold_mb": ("", _whole("a whole number above 0", low=1)),
     "pinned_max_cached_size_mb": ("", _whole("a whole number above 0", low=1)),
 }
-"""The field of `Settings` that each allocator option sets, and the function that reads its value; the field is "" if
-the option does not change the use of device memory.
-"""
+# Allocator options whose value may be a list. Each function reads the list, and returns the settings with it.
 _LISTS: Final[dict[str, Callable[[Settings, str, _Tokens], Settings]]] = {
     "roundup_power2_divisions": _read_roundup,
     "expandable_segments_reserve_by_class": _read_reserve_by_class,
 }
-"""Allocator options whose value may be a list: each function reads the list, and returns the settings with it."""

@@ -1,6 +1,4 @@
-"""The base class of the results of functions such as `ullage.predict`. It prints a result as a report in a terminal or
-a notebook, or as one line.
-"""
+"""The base class of results that functions such as `ullage.predict` return."""
 
 import importlib
 import io
@@ -16,17 +14,14 @@ _HTML: Final = """<pre style="font-family: Menlo, 'DejaVu Sans Mono', monospace;
 class Answer:
     """The base class of the results of functions such as `ullage.predict`.
 
-    `print(answer)` prints what the command prints, a notebook shows the same with colours, and `repr` is one line.
+    `print(answer)` prints what the command prints. A notebook shows the same with colours. `repr` is one line.
     """
 
     __slots__ = ()
     described_in: ClassVar[str]
-    """The name of the module whose function `describe` converts the result to a report. The module is imported only
-    when it is needed.
-    """
+    """The module whose function `describe` makes a report of the result."""
 
     def __str__(self) -> str:
-        """Return the report as text that fits the width of the terminal."""
         from ullage.report.terminal import ReportConsole, draw
 
         text = io.StringIO()
@@ -35,12 +30,10 @@ class Answer:
         return text.getvalue()
 
     def __repr__(self) -> str:
-        """Return one line with the headline and the subject of the result's report."""
         report = self.report_of()
         return f"<ullage.{type(self).__name__}: {report.headline}, {report.subject}>"
 
     def _repr_html_(self) -> str:
-        """Return the report of the result as HTML for a notebook."""
         from ullage.report.terminal import ReportConsole, draw
 
         console = ReportConsole(
@@ -51,11 +44,10 @@ class Answer:
         return console.export_html(inline_styles=True, code_format=_HTML)
 
     def _shown(self) -> Sequence["Answer"]:
-        """Return the results whose reports are shown one below the other when this object is printed."""
         return (self,)
 
     def report_of(self) -> Report:
-        """Return the report of the answer."""
+        """Return the report of a result."""
         describe: Any = importlib.import_module(self.described_in).describe
         report: Report = describe(self)
         return report

@@ -1,4 +1,4 @@
-"""Memory blocks over time, as arrays. An HTML page draws every block from them in an interactive chart."""
+"""Arrays of memory blocks over time, for the interactive charts of an HTML page."""
 
 from dataclasses import dataclass, field
 
@@ -14,39 +14,32 @@ def _none() -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Facet:
-    """One way to label memory blocks, such as by the source line that allocated each block. A page can colour blocks by
-    these labels.
-    """
+    """A way to label memory blocks, such as by the source line that allocated them. Charts colour blocks by label."""
 
     title: str
     labels: tuple[str, ...]
-    """The texts of the blocks' labels, the most important first."""
+    """The labels, with the most important one first."""
     of_block: Column
-    """The index in `labels` of each block's label."""
+    """The index in `labels` for each block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LifeColumns:
-    """Arrays with one entry for each memory block, in order of allocation. Times are positions on the chart's time
-    axis.
+    """Arrays with one entry for each memory block, in order of allocation.
+
+    Times are positions on the chart's time axis.
     """
 
     born: Column
-    """The position on the time axis at which the block was allocated; 0 for a block that existed before the
-    recording.
-    """
+    """The time at which the block was allocated; 0 if it existed before the recording."""
     life: Column
-    """The number of positions on the time axis from allocation to free. For a block that was never freed, at least the
-    number of all positions.
-    """
+    """The time from allocation to free. Blocks that were never freed last until the end or longer."""
     wait: Column
-    """The number of positions on the time axis from the free until the memory could be reused; above 0 if another
-    stream still used it.
-    """
+    """The time from the free until the memory could be reused. Above 0 if another stream still used the memory."""
     size_bytes: Column
     address: Column
     stack: Column
-    """The index of the call stack that allocated the block; -1 if the call stack was not recorded."""
+    """The index of the call stack that allocated the block, or -1 if it was not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,19 +48,20 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The number of positions on the time axis until the segment was returned to the driver. For a segment that was
-    never returned, at least the number of all positions.
+    """The time until the segment was returned to the driver. Segments that were never returned last until the end or
+    longer.
     """
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
-    """1 for the mapped pages of an expandable segment, which continue where the pages before them end; 0 for other
-    segments.
+    """Whether the segment consists of mapped pages of an expandable segment (1 or 0).
+
+    Such pages follow the pages before them in memory.
     """
     kind: Column = field(default_factory=_none)
-    """The index in `kinds` of the segment's kind."""
+    """The index in `kinds` for each segment."""
     kinds: tuple[str, ...] = ()
-    """The names of the kinds of segments. A kind is a combination of a memory pool and a CUDA stream."""
+    """The memory pools and CUDA streams that segments belong to, as texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,38 +70,39 @@ class StackColumns:
 
     starts: Column
     frames: Column
-    """The indices in `texts` of the source lines."""
+    """The index in `texts` for each source line."""
     texts: tuple[str, ...]
     is_own: tuple[bool, ...]
-    """Whether each source line is in the user's own code."""
+    """Whether each source line in `texts` belongs to the user's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockHistory:
-    """The blocks and segments of a run over time. Each position on the time axis is the state after one event."""
+    """The blocks and segments of a run over time. Each position on the time axis follows one event."""
 
     title: str
     event: Column
-    """The number of recorded events up to each position on the time axis; 0 at the position before the first event."""
+    """The number of events before each position on the time axis."""
     time_us: Column
-    """The time of each position on the time axis in microseconds; empty if times were not recorded."""
+    """The time of each position in microseconds. Empty: times were not recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
-    """The ways to label blocks. When the page opens, blocks have the colours of the first way."""
+    """The ways to label and colour blocks. The page opens with the first one."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The position on the time axis at which each training step ends; empty if the steps are not known."""
+    """The positions at which training steps end. Empty: the steps are not known."""
     moment: int
-    """The position on the time axis that the page shows first, such as that of the out-of-memory error."""
+    """The position that the page shows first, such as an out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
-    """A description of the event at the position `moment`; empty if the event is an allocation or a free."""
+    """A description of the event at the position `moment`. Empty: the event is an allocation or a free."""
     limit_bytes: int | None = None
-    """The most bytes that the allocator could reserve; None if this is not known."""
+    """The memory limit of the allocator in bytes. None: it is not known."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
-    """The total bytes of the omitted blocks at each position. The smallest blocks are omitted if a run has too many
-    blocks; the array is empty if none are.
+    """The total bytes of omitted blocks at each position. Empty: no blocks are omitted.
+
+    A page omits the smallest blocks of a run with too many blocks.
     """
     small_label: str = ""

@@ -1,7 +1,6 @@
-"""Arrange table cells in terminal columns that are wide enough to show every character of a cell.
+"""Arrange table cells in terminal columns that are wide enough for every character.
 
-The widths are computed here and not by rich, because rich cuts text off when columns have to be narrower than their
-smallest width.
+The widths are computed here, because rich cuts text off in columns that are too narrow.
 """
 
 from collections.abc import Sequence
@@ -17,26 +16,24 @@ _UNWRAPPED_CELLS: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A table column: its texts from top to bottom, and its heading if it has one."""
+    """A table column, with an optional heading and the texts of its cells."""
 
     texts: tuple[Text, ...]
     heading: str = ""
     is_right: bool = False
-    """Whether the texts of the column are right-aligned, as numbers are."""
+    """Whether texts are right-aligned, as numbers usually are."""
     keeps_short_whole: bool = True
-    """Whether the texts of a narrow column may not wrap. In a wide column, or if this is false, text may wrap between
-    words.
-    """
+    """Whether texts stay on one line in a narrow column. Otherwise, they may wrap between words."""
 
     @property
     def whole(self) -> int:
-        """The width in characters at which no text in the column has to wrap."""
+        """The width in characters at which every text of the column fits on one line."""
         lines = [line for text in (self.heading, *(text.plain for text in self.texts)) for line in text.splitlines()]
         return max(map(cell_len, lines), default=0)
 
     @property
     def least(self) -> int:
-        """The smallest width in characters at which no word of the column is broken, and no text that may not wrap."""
+        """The smallest width in characters at which no word is broken."""
         if self.keeps_short_whole and self.whole <= _UNWRAPPED_CELLS:
             return self.whole
         words = [word for text in (self.heading, *(text.plain for text in self.texts)) for word in text.split()]
@@ -44,7 +41,7 @@ class Column:
 
 
 def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | None:
-    """Return a grid of the columns with `gap` spaces between them; None if the columns do not fit into the width."""
+    """Arrange columns side by side with `gap` spaces between them. Return None if they do not fit into the width."""
     columns = [column for column in columns if column.whole]
     available = width - gap * (len(columns) - 1)
     least, whole = [column.least for column in columns], [column.whole for column in columns]
@@ -67,9 +64,6 @@ def in_columns(columns: Sequence[Column], width: int, *, gap: int) -> Grid | Non
 
 
 def _widths(least: Sequence[int], whole: Sequence[int], available: int) -> list[int]:
-    """Return the widths of the columns. The widest columns are narrowed to a common width, but no column is narrowed
-    below its smallest width.
-    """
     cap = min(max(whole, default=0), available)
     while True:
         widths = [max(low, min(high, cap)) for low, high in zip(least, whole, strict=True)]

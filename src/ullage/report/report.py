@@ -1,7 +1,7 @@
-"""The content of a report as plain data: a headline and sections.
+"""A report as plain data: a headline and sections.
 
-An analysis computes a result, a function `describe` makes a `Report` of it, and a renderer draws the report. The
-terminal's text and the HTML page come from the same object, so they cannot contradict each other.
+Each result has a function `describe` that makes a `Report`. The terminal's text and the HTML page are drawn from the
+same object, so they cannot contradict each other.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ullage.report.blocks import BlockHistory
 
 
 class Tone(Enum):
-    """The tone of a text, which decides its colour: good, bad, unsure, or neutral."""
+    """How good or bad a text's news is. It decides the text's colour."""
 
     GOOD = "good"
     BAD = "bad"
@@ -22,13 +22,13 @@ class Tone(Enum):
 
     @classmethod
     def of_exit_code(cls, code: ExitCode) -> "Tone":
-        """Return the tone of a report whose command ends with this exit code."""
+        """Return the tone that fits the exit code of a command."""
         return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizedPart:
-    """A part of a total, in bytes."""
+    """A named part of a total, in bytes."""
 
     label: str
     size_bytes: int
@@ -37,8 +37,9 @@ class SizedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A figure that is already included in the parts of a stacked bar. It is listed in the legend but has no segment in
-    the bar.
+    """A size that is already included in other parts of a stacked bar.
+
+    The legend lists it, but it has no segment in the bar.
     """
 
     label: str
@@ -47,7 +48,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meter:
-    """A total and its parts in bytes, drawn as one stacked bar. The remainder is free memory."""
+    """A total and its parts in bytes, drawn as a stacked bar. The rest is free memory."""
 
     title: str
     total_bytes: int
@@ -59,20 +60,18 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """The parts of a total in bytes, each shown with its percentage and a bar."""
+    """Parts of a total in bytes, each drawn with a percentage and a bar."""
 
     title: str
     total_bytes: int
     parts: tuple[SizedPart, ...]
     short: int | None = None
-    """The number of parts that a short report lists one by one; it adds up the remaining parts. None: the report lists
-    all parts.
-    """
+    """The number of parts that a short report shows. It adds up the rest. None: all parts are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A named interval on a chart's time axis, from its first to its last position."""
+    """A named interval on the time axis of a chart."""
 
     label: str
     first: int
@@ -81,9 +80,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A memory level over time in bytes. Its marks and bands (named intervals) are given as indices in `values`.
+    """A memory level over time in bytes, with marked points and named intervals.
 
-    Where bands overlap, the later one is drawn.
+    Where intervals overlap, only the later one is drawn.
     """
 
     title: str
@@ -96,13 +95,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """A quoted text, which the report shows unchanged."""
+    """A quotation, which the report shows unchanged."""
 
     title: str
     text: str
     place: str = ""
     is_to_paste: bool = False
-    """Whether users are meant to copy and paste the text. Its lines are then neither indented nor wrapped."""
+    """Whether users are meant to paste the text. If so, lines are not indented or wrapped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,28 +114,26 @@ class Remarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A table row: its texts, its tone, and the fraction that a bar at the end of the row shows (None: no bar)."""
+    """A table row, with its texts, its colour tone and an optional bar at the end."""
 
     cells: tuple[str, ...]
     tone: Tone = Tone.PLAIN
     share: float | None = None
     is_detail: bool = False
-    """Whether a short report leaves the row out."""
+    """Whether a short report omits the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table: column headings and rows of texts."""
+    """A table with column headings and rows of texts."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[TableRow, ...]
     instead: tuple[str, ...] = ()
-    """Sentences that a short report shows in place of the rows that it leaves out."""
+    """Sentences that a short report shows in place of omitted rows."""
     wraps: bool = False
-    """Whether short texts may wrap on a narrow terminal. If the table is still too wide, its rows are shown as a
-    list.
-    """
+    """Whether short texts may wrap on a narrow terminal. Tables that are still too wide are shown as lists."""
 
 
 Section = Meter | Shares | Curve | Quote | Remarks | Table
@@ -144,8 +141,9 @@ Section = Meter | Shares | Curve | Quote | Remarks | Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """A stacked area chart over time in bytes. Its areas are (label, values) pairs from the bottom up; its marks are
-    indices in `values`.
+    """A stacked area chart over time in bytes.
+
+    The areas are (label, values) pairs from the bottom up. Marks are indices in `values`.
     """
 
     title: str
@@ -157,17 +155,20 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Icicle:
-    """A tree of byte counts. A leaf is given by the names on the path to it, its size in bytes and a remark."""
+    """A tree of byte counts, drawn as nested rectangles.
+
+    Each leaf has the names on its path, a size in bytes and a remark.
+    """
 
     title: str
     levels: tuple[str, ...]
-    """The names of the tree's levels, such as "role", from the outermost to the innermost."""
+    """The names of the tree's levels, from the outermost to the innermost, such as "role"."""
     leaves: tuple[tuple[tuple[str, ...], int, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """A segment of memory: its name, its size in bytes, and its blocks as (offset, bytes, label)."""
+    """A memory segment with its name, its size and its blocks as (offset, bytes, label)."""
 
     name: str
     size_bytes: int
@@ -176,7 +177,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map:
-    """A drawing of memory segments to scale, the largest first."""
+    """A drawing of memory segments to scale, with the largest first."""
 
     title: str
     strips: tuple[Strip, ...]
@@ -185,7 +186,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A trial at (x, y) in a chart, and the outcome of the trial."""
+    """A trial run at (x, y) in a chart, with its outcome."""
 
     x: int
     y: int
@@ -195,9 +196,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A chart of trial runs over one or two option values, with a line through given points and optionally a limit
-    of y.
-    """
+    """A chart of trial runs over one or two option values, with optional lines and a limit."""
 
     title: str
     x_label: str
@@ -209,12 +208,12 @@ class Plot:
     limit: int | None = None
     limit_label: str = ""
     outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
-    """The texts in the chart's legend for good, unsure and bad points."""
+    """The legend texts for good, unsure and bad points."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A named size in bytes, with a tone that shows whether the size is above or below the limit."""
+    """A named size in bytes. Its colour shows whether it is above or below the limit."""
 
     label: str
     size_bytes: int
@@ -224,7 +223,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """A bar chart of named sizes, one below the other, with one limit drawn across all of them."""
+    """A bar chart of named sizes with one common limit."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -237,9 +236,9 @@ Picture = Stack | Icicle | Map | Plot | Bars | BlockHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A report: a headline with its tone, one sentence, and sections in reading order.
+    """A report with a headline, one sentence and sections.
 
-    Charts appear only on an HTML page. A terminal shows a short report, unless the whole report is requested.
+    Charts appear only on an HTML page. A terminal shows a short report, unless the user requests the whole report.
     """
 
     headline: str
@@ -249,6 +248,6 @@ class Report:
     sections: tuple[Section, ...]
     pictures: tuple[Picture, ...] = ()
     details: tuple[Section, ...] = ()
-    """The sections of the report that a short report leaves out."""
+    """The sections that a short report omits."""
     more: str = ""
-    """A hint that says how to see the sections that a short report leaves out."""
+    """A hint that says how to see the omitted sections."""

@@ -1,4 +1,4 @@
-"""Draw a report on a terminal. This module does not depend on what the figures in the report mean."""
+"""Draw a report on a terminal."""
 
 import itertools
 from collections.abc import Sequence
@@ -51,24 +51,20 @@ _INDENT: Final = 2
 _COLUMN_GAP: Final = 2
 _LEGEND_GAP: Final = 1
 _SHARE_WIDTH: Final = 12
+# for the bytes, the percentage, the bar and the remark of one part of a total
 _COLUMNS_BESIDE_LABEL: Final = 44
-"""The number of terminal columns needed for the bytes, the percentage, the bar and the remark of one part of a
-total.
-"""
 
 
 class ReportConsole(Console):
-    """A rich console that ends the process as other programs do when the reader of its output closes the pipe."""
+    """A rich console that ends the process quietly if the reader of its output closes the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Raise BrokenPipeError. Without this method, rich would end the process with exit code 1, which would mean
-        "does not fit".
-        """
+        """Raise BrokenPipeError. Otherwise, rich would exit with code 1, which means "does not fit"."""
         raise BrokenPipeError
 
 
 def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
-    """Print a report; leave out its details unless `is_whole` is true.
+    """Print a report. Details are printed only if `is_whole` is true.
 
     Control characters are replaced, because names and quotations in a report come from other people.
     """
@@ -90,7 +86,6 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
 
 def _short(section: Section) -> Section:
-    """Return the section without the rows and parts that a short report leaves out."""
     if isinstance(section, Table):
         return replace(section, rows=tuple(row for row in section.rows if not row.is_detail))
     if isinstance(section, Shares) and section.short is not None and len(section.parts) > section.short + 1:
@@ -101,9 +96,7 @@ def _short(section: Section) -> Section:
 
 
 def without_control_characters(thing: Any) -> Any:
-    """Return the same data with every control character replaced, because control characters could change the state of
-    the terminal.
-    """
+    """Replace all control characters, because they could change the state of the terminal."""
     if isinstance(thing, str):
         shown = thing.translate(_CONTROL_CHARACTERS)
         return SourceCode(shown) if isinstance(thing, SourceCode) else shown
@@ -151,7 +144,6 @@ def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
 
 
 def _without_empty_columns(table: Table) -> Table:
-    """Return a table without the columns that are empty in every row. The first column, which names the rows, stays."""
     kept = [
         number for number in range(len(table.columns)) if not number or any(row.cells[number] for row in table.rows)
     ]
@@ -160,7 +152,6 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 def _grid(table: Table, width: int) -> RenderableType | None:
-    """Draw a table in rows and columns; return None if the terminal is too narrow for it."""
     styles = [_COLOUR_OF_TONE[row.tone] for row in table.rows]
     columns = [
         Column(
@@ -178,7 +169,6 @@ def _grid(table: Table, width: int) -> RenderableType | None:
 
 
 def _list(table: Table) -> RenderableType:
-    """Draw a table that is too wide as a list: for each row first its name, then its other cells."""
     lines: list[RenderableType] = [Text(table.columns[0], style="dim")] if table.columns[0] else []
     for row in table.rows:
         style = _COLOUR_OF_TONE[row.tone]
@@ -193,7 +183,6 @@ def _is_numeric(table: Table, number: int) -> bool:
 
 
 def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
-    """Draw a stacked bar with a legend, which has one line for each part."""
     width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
@@ -223,9 +212,6 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
 
 
 def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:
-    """Draw rows such as the legend of a bar. The cells are arranged in columns, or on a narrow terminal each row is one
-    text.
-    """
     columns = [
         Column(texts=texts, is_right=number in right, keeps_short_whole=False)
         for number, texts in enumerate(zip(*rows, strict=True))
@@ -248,10 +234,6 @@ def _shares(shares: Shares, width: int) -> RenderableType:
 
 
 def _curve(curve: Curve, width: int) -> RenderableType:
-    """Draw a curve as `_CURVE_ROWS` rows of block characters, with a line of numbered marks below.
-
-    Each character shows the highest value in its interval.
-    """
     values = curve.values
     axis = f"{text_of_bytes(max(values, default=0))} "
     cells = max(1, min(width - len(axis), len(values)))
@@ -275,9 +257,6 @@ def _curve(curve: Curve, width: int) -> RenderableType:
 
 
 def _bands(curve: Curve, cells: int) -> list[str]:
-    """Draw a line of letters below a curve, in which each letter stands for a band (a named interval), and a legend of
-    the letters.
-    """
     letters: dict[str, str] = {}
     for band in curve.bands:
         if band.label not in letters:

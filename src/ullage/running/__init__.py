@@ -1,3 +1,1 @@
-"""The commands `ullage run`, `ullage watch` and `ullage doctor`, and exports of memory samples: CSV, Prometheus,
-SQLite.
-"""
+"""The commands `ullage run`, `ullage watch` and `ullage doctor`, and the export of memory samples."""

@@ -1,1 +1,1 @@
-"""Training steps that survive an out-of-memory error and still compute the same gradients: `ullage.Guard`."""
+"""`ullage.Guard`: training steps that survive an out-of-memory error and still compute the same gradients."""

@@ -1,13 +1,15 @@
 """Python loads this file at the start of every child process of an emulated process or of a recorded run.
 
-In a child of an emulated process it emulates the same GPU at once. In a recorded run it starts recording when torch is
-imported; until then it loads no module for that. Then it imports the `sitecustomize` that the environment has
-otherwise, if there is one. A process that cannot emulate the GPU ends here, because it would continue with a real GPU
-or without a GPU. A process that cannot be recorded continues without a recording. A process without torch, such as a
-tool with its own Python, needs neither.
+In a child of an emulated process, this file emulates the same GPU at once. In a recorded run, it starts to record when
+torch is imported, and loads none of ullage's modules before. Then it imports the environment's own `sitecustomize`, if
+there is one.
 
-Interpreters of any version read this file, even Python 2.7, so it has no annotations and only old syntax. It is alone
-in its folder, because `import` finds every file in that folder.
+A process that cannot emulate the GPU ends here, because it would continue with a real GPU or without a GPU. A process
+that cannot be recorded continues without a recording. A process without torch, such as a tool with its own Python, is
+neither emulated nor recorded.
+
+Interpreters of any version read this file, even Python 2.7. So it has no annotations and uses only old syntax. It is
+alone in its folder, because Python can import every file in that folder.
 """
 
 import os
@@ -24,7 +26,7 @@ _package = os.path.dirname(os.path.dirname(_here))
 
 def _has_torch():
     # type: () -> bool
-    """Return whether torch is installed for this interpreter, without importing it."""
+    """Return whether torch is installed for this interpreter. torch is not imported."""
     try:
         import importlib.util
 
@@ -35,9 +37,7 @@ def _has_torch():
 
 def _can_load_package():
     # type: () -> bool
-    """Return whether the compiled extensions of the ullage package that contains this file were built for this Python
-    interpreter.
-    """
+    """Return whether ullage's compiled extensions, next to this file, were built for this Python interpreter."""
     try:
         from importlib.machinery import EXTENSION_SUFFIXES
     except ImportError:
@@ -66,9 +66,7 @@ def _go_on(why):
 
 def _begin(what, give_up):
     # type: (str, Callable[[str], None]) -> None
-    """Call the function `emulate`, `attach` or `record` of `ullage._child.begin`, if this interpreter has torch and
-    ullage.
-    """
+    """Call a function of `ullage._child.begin` by its name, if this interpreter has torch and ullage."""
     if not _can_load_package():
         if _has_torch():
             give_up("ullage is not installed for this Python, " + ".".join(map(str, sys.version_info[:2])))
@@ -107,7 +105,7 @@ class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
 
 def _run_next():
     # type: () -> None
-    """Import the `sitecustomize` module that Python would have found without this file.
+    """Import the `sitecustomize` module that Python would import if this file did not exist.
 
     Raises:
         ImportError: Python would not have found a `sitecustomize` either. Python handles this error.

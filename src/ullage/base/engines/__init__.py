@@ -1,3 +1,1 @@
-"""Engines run work in parallel: in threads of this process, on a Ray cluster, or as Slurm jobs. They accept any
-function.
-"""
+"""Run functions in parallel: in threads of this process, on a Ray cluster, or as Slurm jobs."""

@@ -1,4 +1,4 @@
-"""Create the engine for parallel work that the option `--on` names: local, ray, slurm or submitit-local."""
+"""Create the engine that runs parallel work, as chosen with `--on`: local, ray, slurm or submitit-local."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,7 @@ MOST_WORKERS: Final = 1024
 
 
 def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
-    """Return an engine that is ready to accept work.
+    """Return an engine that is ready to run work in parallel.
 
     Args:
         on: the engine, as written after `--on`; None: this machine.
@@ -45,9 +45,8 @@ def open_engine(on: str | None, *, workers: int | None = None) -> WorkEngine:
 
 
 def default_folder() -> Path:
-    """Return the folder for the input and output files of cluster jobs: the user's cache folder.
-
-    Most clusters share this folder between nodes.
+    """Return the folder for the files of cluster jobs. It is in the user's cache folder, which most clusters share
+    between nodes.
     """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "jobs"
 

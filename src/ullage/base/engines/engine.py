@@ -1,8 +1,7 @@
-"""The interface of all engines: submit work, wait for its result, cancel it.
+"""The interface for parallel work: submit a function call, wait for its result, and cancel it.
 
-A work item is a function, given by its name, and plain data as its argument. Its result is plain data too. So it can
-be passed to a thread, to a process or to another machine. Each engine decides how to schedule work, repeat it after
-a crash and write logs.
+A work item is the name of a function and plain data as its argument. The result is plain data, too. So a work item can
+run in a thread, a process or on another machine.
 """
 
 import importlib
@@ -19,18 +18,18 @@ PlainData = dict[str, Any]
 
 @public
 class EngineError(UllageError):
-    """An engine for parallel work (threads, Ray or Slurm) is not available, or lost the work that it was running."""
+    """A system for parallel work (threads, Ray or Slurm) is not available, or has lost its work."""
 
     exit_code: int = ExitCode.UNKNOWN
 
 
 class WorkEngine(ABC):
-    """An engine for parallel work: threads, Ray or Slurm. When its context ends, unfinished work is cancelled."""
+    """Runs functions in parallel with threads, Ray or Slurm. Unfinished calls are cancelled when its context ends."""
 
     name: str
-    """The name of the engine, for messages."""
+    """The name of the engine in messages."""
     at_once: int
-    """The number of work items that the engine runs at the same time, or an estimate of this number."""
+    """The number of work items that run at the same time. It may be an estimate."""
 
     def __enter__(self) -> Self:
         return self
@@ -40,9 +39,9 @@ class WorkEngine(ABC):
 
     @abstractmethod
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Schedule a call of a function with plain data. Return the future of its result.
+        """Schedule a function call and return a future for its result.
 
-        If the work fails or is cancelled, the future raises an EngineError.
+        If the call fails or is cancelled, the future raises an EngineError.
 
         Args:
             function: the name, `module:name`, of a function of two arguments: the data, and a function that returns
@@ -52,37 +51,37 @@ class WorkEngine(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Stop the work items that run, drop the work items that wait, and free the resources of this engine.
+        """Stop running work, drop waiting work, and free all resources.
 
         A second call does nothing.
         """
 
 
 def was_cancelled() -> EngineError:
-    """Return the error for a work item that was running, waiting or submitted when its engine was cancelled."""
+    """Return the error for work that did not finish because it was cancelled."""
     return EngineError("the search was cancelled")
 
 
 def refused() -> "Future[PlainData]":
-    """Return a future that raises an EngineError: the work was submitted after its engine was cancelled."""
+    """Return a future that raises an EngineError, for work that was submitted after `cancel`."""
     future: Future[PlainData] = Future()
     future.set_exception(was_cancelled())
     return future
 
 
 def call(function: str, payload: PlainData, cancelled: Callable[[], bool]) -> PlainData:
-    """Call the function with the name `module:function`, and return its result."""
+    """Call the function that a text of the form `module:function` names, and return its result."""
     module, _, name = function.partition(":")
     answer: PlainData = getattr(importlib.import_module(module), name)(payload, cancelled)
     return answer
 
 
 def call_in_process_of_its_own(function: str, payload: PlainData) -> PlainData:
-    """Call a function in a separate process. To cancel the call, the engine kills the process and its descendants."""
+    """Call a function in a separate process. If the call is cancelled, the process and its descendants are killed."""
     return call(function, payload, lambda: False)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first non-empty line of an error's text; for an empty text, the name of the error's class."""
+    """Return the first non-empty line of an error's message, or the name of the error's class if there is none."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""The engine of one machine: a limited number of work items run at once, each in a thread of this process.
+"""Run work items in threads of this process, and limit the number of threads.
 
-Threads are enough: work that runs a script starts a separate process for it and waits.
+Threads are enough, because work that runs a script starts a separate process and waits for it.
 """
 
 import threading
@@ -10,23 +10,22 @@ from ullage.base.engines.engine import PlainData, WorkEngine, call, refused
 
 
 class LocalEngine(WorkEngine):
-    """An engine that works on this machine."""
+    """Runs work items in threads on this machine."""
 
     def __init__(self, workers: int) -> None:
-        """Limit the number of threads to `workers`. A thread is started only when work is submitted."""
         self.name = f"{workers} local worker{'' if workers == 1 else 's'}"
         self.at_once = workers
         self._pool = ThreadPoolExecutor(workers)
         self._cancelled = threading.Event()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Schedule a call of a function in the next free thread."""
+        """Schedule a function call in the next free thread."""
         try:
             return self._pool.submit(call, function, payload, self._cancelled.is_set)
         except RuntimeError:  # the pool is shut down
             return refused()
 
     def cancel(self) -> None:
-        """Signal to the running work items that they are cancelled, and wait until all of them have ended."""
+        """Cancel all running work items, and wait until they have ended."""
         self._cancelled.set()
         self._pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""The engine that runs work items on a Ray cluster. Ray repeats a work item if a worker or a node is lost."""
+"""Run work items on a Ray cluster. Ray repeats a work item if a worker or a node is lost."""
 
 import logging
 import os
@@ -18,12 +18,12 @@ from ullage.base.engines.engine import (
 from ullage.base.errors import UsageError
 
 _RETRIES: Final = 2
+# Ray 2.60 sends its authentication token to a cluster at a given address only if this variable is set.
 _AUTH: Final = "RAY_AUTH_MODE"
-"""The environment variable that makes Ray (2.60) send its token to a cluster that is given by an address."""
 
 
 class RayEngine(WorkEngine):
-    """An engine that runs each work item as a Ray task on one CPU core."""
+    """Runs each work item as a Ray task on one CPU core."""
 
     def __init__(self, address: str | None) -> None:
         """Connect to a cluster.
@@ -62,7 +62,7 @@ class RayEngine(WorkEngine):
         self._is_over = False
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Submit the call as a Ray task."""
+        """Submit a function call as a Ray task."""
         future: Future[PlainData] = Future()
         with self._lock:
             if self._is_over:  # Ray would start a new cluster
@@ -77,7 +77,7 @@ class RayEngine(WorkEngine):
         return future
 
     def cancel(self) -> None:
-        """Kill the running tasks, and disconnect from the cluster."""
+        """Kill the running Ray tasks, and disconnect from the cluster."""
         with self._lock:
             if self._is_over:
                 return

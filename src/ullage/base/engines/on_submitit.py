@@ -1,6 +1,6 @@
-"""The engine that runs work as Slurm jobs through submitit, or as local processes through submitit's local executor.
+"""Run work items as Slurm jobs through submitit, or as local processes.
 
-Work that is submitted within one second becomes one job array. A lost job is submitted once more.
+Work that is submitted within one second becomes one job array. A lost job is submitted a second time.
 """
 
 import threading
@@ -33,8 +33,6 @@ _OF_ULLAGE: Final = frozenset({"array_parallelism"})
 
 @dataclass(slots=True)
 class _Piece:
-    """A work item, and the submitit job that runs it."""
-
     function: str
     payload: PlainData
     future: "Future[PlainData]"
@@ -43,7 +41,7 @@ class _Piece:
 
 
 class SubmititEngine(WorkEngine):
-    """An engine that runs each work item as a Slurm job, or as a process of submitit's local executor."""
+    """Runs each work item as a Slurm job, or as a process of submitit's local executor."""
 
     def __init__(self, kind: str, *, folder: Path, settings: dict[str, str], workers: int) -> None:
         """Start the engine. A job is submitted only when there is work.
@@ -80,7 +78,7 @@ class SubmititEngine(WorkEngine):
         self._thread.start()
 
     def submit(self, function: str, payload: PlainData) -> "Future[PlainData]":
-        """Submit a job with the next job array."""
+        """Add a function call to the next job array."""
         piece = _Piece(function, payload, Future())
         with self._changed:
             if self._is_over:
@@ -90,7 +88,7 @@ class SubmititEngine(WorkEngine):
         return piece.future
 
     def cancel(self) -> None:
-        """Cancel every submitit job. Remove the folder of the jobs, unless it contains the log of a lost job."""
+        """Cancel all submitit jobs. Remove their folder, unless it contains the log of a lost job."""
         with self._changed:
             if self._is_over:
                 return
@@ -111,7 +109,6 @@ class SubmititEngine(WorkEngine):
         self._home.close()
 
     def _look(self) -> None:
-        """Submit waiting work items as jobs and pass on the results of jobs, until this engine is cancelled."""
         while True:
             with self._changed:
                 if not self._waiting and not self._running:
@@ -142,7 +139,6 @@ class SubmititEngine(WorkEngine):
         self._running += batch
 
     def _take(self, piece: _Piece) -> None:
-        """Pass on the result of a submitit job. If the job ended without a result, submit it again."""
         try:
             answer = piece.job.result()
         except Exception as error:  # the job's own error, or submitit's if the job was killed
@@ -161,11 +157,8 @@ class SubmititEngine(WorkEngine):
             piece.future.set_result(answer)
 
 
+# submitit has parameters for every kind of cluster, and parameters for Slurm alone, which begin with `slurm_`.
 def _parameters(kind: str, settings: dict[str, str]) -> PlainData:
-    """Return the cluster settings as submitit's parameters.
-
-    submitit has parameters for every kind of cluster, and parameters for Slurm alone, which begin with `slurm_`.
-    """
     minutes = int(settings.get("time", _DEFAULT_MINUTES))
     if kind == "local":
         return {"timeout_min": minutes}

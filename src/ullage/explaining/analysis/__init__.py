@@ -1,1 +1,1 @@
-"""The analysis behind `ullage explain`: what held memory, why a request failed, and what would have prevented it."""
+"""The analysis behind `ullage explain`. It shows what held GPU memory, and why an allocation failed."""

@@ -1,4 +1,4 @@
-"""Inference of what a recording lacks from replays: the allocator version, private pools, and sizes of older blocks.
+"""Infers facts that a memory snapshot does not record, such as the allocator version and private pools.
 
 At the first operation at which a replay differs from the recording, possible explanations are tried in turn. An
 explanation is kept if the replay with it follows the recording further. There are three kinds: the program emptied the
@@ -27,39 +27,29 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool_of_rows
 from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
 
+# The largest number of replays in one search for unrecorded properties of a run.
 _MOST_TRIALS: Final = 300
-"""The largest number of replays that one search for unrecorded properties of a run may make."""
+# A limit on the search for unrecorded properties of a run. All replays of one search together may not have more trace
+# entries than this. The search always makes at least one replay.
 _MOST_ENTRIES: Final = 2_000_000
-"""A limit on one search for unrecorded properties of a run: the trace entries of all its replays together may not
-exceed this number. One replay is always made.
-"""
+# The search tries to explain at most this many recorded returns of memory to the driver. It begins at the first trace
+# entry at which the replay differs from the recording, and goes backwards.
 _MOST_ENTRIES_BACK: Final = 4
-"""The number of recorded returns of memory to the driver that the search tries to explain. The search goes backwards
-from the trace entry at which the replay and the recording differ.
-"""
+# The largest number of private pools that the search tries for one request or one segment.
 _MOST_POOLS: Final = 8
-"""The largest number of private pools that the search for unrecorded properties tries for one request or one
-segment.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """The assumed values of properties that a snapshot does not record, such as private pools. With these values, the
-    replay is closest to the recording.
-    """
+    """Assumed values of facts that a memory snapshot does not record, such as private pools."""
 
     semantics: str | None = None
-    """The allocator version, a key of `settings.SEMANTICS`; None if no other version reproduces the recording more
-    closely than the default version.
-    """
+    """The PyTorch version whose allocator is simulated, such as "2.10". None means the default version."""
     unrecorded: Unrecorded = field(default_factory=Unrecorded)
     rebuilder: Rebuilder | None = field(default=None, repr=False, compare=False)
-    """The object that reconstructs allocator programs from the recording; it caches the program that it reconstructed
-    last.
-    """
+    """The object that reconstructs the list of allocator operations from the recording."""
     recording: Recording | None = field(default=None, repr=False, compare=False)
-    """The replay that is closest to the recording, made for the complete recording and the run's own capacity."""
+    """The simulated run that matches the recording most closely."""
 
     def recording_of(
         self,
@@ -69,11 +59,7 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the replay of a recorded history, with assumed values for its unrecorded properties. If `closest` has
-        already made this replay, it is reused.
-
-        The arguments must be the same as in the call of `closest`.
-        """
+        """Return the simulated run for a recording. Takes the same arguments as the function `closest`."""
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
         rebuilt = self.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
@@ -87,8 +73,8 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Rebuilt:
-        """Return the allocator program of a recorded history, with assumed values for its unrecorded properties. The
-        keyword arguments are those of `rebuild.program_of`.
+        """Return the allocator operations of a recorded run. Takes the same keyword arguments as
+        `rebuild.program_of`.
         """
         has_it = self.rebuilder is not None and self.rebuilder.history is history
         rebuilder = self.rebuilder if self.rebuilder is not None and has_it else Rebuilder(history)
@@ -107,7 +93,7 @@ def closest(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> Assumptions:
-    """Return the assumptions under which a replay reproduces the recording most closely.
+    """Find the assumptions with which a simulation reproduces the recording most closely.
 
     Args:
         history: the recording of one device.
@@ -155,30 +141,20 @@ def closest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guessed:
-    """The result of one replay: the assumed values of unrecorded properties, and how much the replay differs from the
-    recording.
-    """
-
     order: tuple[int, int]
     unrecorded: Unrecorded
     has_all_places: bool
-    """Whether the recording contains addresses, and every address in the replay equals the recorded address."""
     recording: Recording
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplayWithGuesses:
-    """A replay, together with the values that were assumed for the properties that the recording does not contain."""
-
     unrecorded: Unrecorded
     recording: Recording
     comparison: Comparison
 
     @property
     def guessed(self) -> _Guessed:
-        """The result of this replay: the assumed values of unrecorded properties, and how much the replay differs from
-        the recording.
-        """
         fidelity = self.comparison.fidelity
         return _Guessed(
             order=(fidelity.departures, fidelity.displaced),
@@ -189,40 +165,25 @@ class _ReplayWithGuesses:
 
     @property
     def reached(self) -> float:
-        """The index of the first trace entry at which the replay differs from the recording; infinity if the replay
-        never differs.
-        """
         first = self.comparison.first_difference
         return float("inf") if first is None else float(self.comparison.rebuilt.row_of_op[first])
 
 
 @dataclass(slots=True, kw_only=True)
 class _AssumptionSearch:
-    """The search for values of unrecorded properties with which a replay agrees with the recording. The search corrects
-    one difference after another.
-    """
-
     rebuilder: Rebuilder
+    # None means the default version.
     semantics: str | None
-    """The allocator version; None for the default version. With None, a note of the report names the default
-    version.
-    """
     alloc_conf: str | None
     room_bytes: int | None
     trials: int = 0
 
     @property
     def history(self) -> History:
-        """The recording that the search compares each replay with."""
         return self.rebuilder.history
 
+    # Only one replay is kept in memory while it waits, because each one holds a whole program.
     def nearest(self) -> "_Guessed":
-        """Return the assumptions of the replay that is closest to the recording.
-
-        The search continues from the replay that follows the recording furthest. If no assumption improves that replay,
-        the next best replay is used. Only one replay is kept in memory while it waits, because each one holds a whole
-        program.
-        """
         most = min(_MOST_TRIALS, max(1, _MOST_ENTRIES // max(1, len(self.history))))
         kept: _ReplayWithGuesses | None = self._try(Unrecorded())
         assert kept is not None
@@ -268,9 +229,6 @@ class _AssumptionSearch:
         return _ReplayWithGuesses(unrecorded, recording, compare(self.history, recording.rebuilt, done))
 
     def _guesses(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield assumptions about unrecorded properties that may correct the first difference between the replay and
-        the recording.
-        """
         comparison, unrecorded = trial.comparison, trial.unrecorded
         op = comparison.first_difference
         assert op is not None
@@ -304,7 +262,6 @@ class _AssumptionSearch:
                 yield from (replace(unrecorded, pools={**unrecorded.pools, number: pool}) for pool in pools)
 
     def _gives_back(self, trial: _ReplayWithGuesses, op: int) -> bool:
-        """Return whether an operation returns memory to the driver in the replay, but not in the recording."""
         calls = trial.comparison.done.calls
         assert calls is not None
         gives = (calls.op == op) & is_one_of(calls.call, (Call.FREE, Call.UNMAP))
@@ -312,13 +269,9 @@ class _AssumptionSearch:
             what == "give" for what, _ in trial.comparison.rebuilt.recorded_calls.get(op, ())
         )
 
+    # The address ranges of expandable segments usually follow one another, each 9/8 of the GPU's memory size. A segment
+    # may also reuse a range that another segment has given back, and start a little above the start of that range.
     def _guesses_of_the_card(self, trial: _ReplayWithGuesses) -> Iterator[Unrecorded]:
-        """Yield the memory size of the whole GPU, inferred from the distance between expandable segments.
-
-        The address ranges of expandable segments usually follow one another, each 9/8 of the GPU's memory size. A
-        segment may also reuse a range that another segment has given back, and start a little above the start of that
-        range.
-        """
         rebuilt = trial.comparison.rebuilt
         begins = np.unique([life.begin for life in rebuilt.lives.lives if life.is_expandable])
         if len(begins) < 2 or trial.unrecorded.beyond_room_bytes or rebuilt.room_bytes >= UNBOUNDED_BYTES:
@@ -328,13 +281,9 @@ class _AssumptionSearch:
         if len(beyond):
             yield replace(trial.unrecorded, beyond_room_bytes=int(beyond.min()))
 
+    # After the allocator has emptied the cache itself, it chooses memory for the request in a different way; the effect
+    # may show only later.
     def _guesses_of_who_emptied(self, trial: _ReplayWithGuesses, row: int) -> Iterator[Unrecorded]:
-        """Yield the opposite assumption about who returned cached memory to the driver before a recorded request: the
-        program (`empty_cache`) or the allocator.
-
-        After the allocator has emptied the cache itself, it chooses memory for the request in a different way; the
-        effect may show only later.
-        """
         rebuilt, emptied = trial.comparison.rebuilt, trial.unrecorded.emptied
         gave = [op for op, calls in rebuilt.recorded_calls.items() if any(what == "give" for what, _ in calls)]
         rows = np.unique(rebuilt.row_of_op[np.array(gave, np.int64)])
@@ -345,9 +294,6 @@ class _AssumptionSearch:
                 yield replace(trial.unrecorded, emptied={**emptied, at: at not in own})
 
     def _guesses_of_what_stayed(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield private pools for segments that an operation returns to the driver in the replay, but that the recorded
-        run keeps.
-        """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
@@ -365,12 +311,8 @@ class _AssumptionSearch:
         for pool in _nearest_pools(self.history, rebuilt.lives, row) if stayed else ():
             yield replace(trial.unrecorded, pools={**trial.unrecorded.pools, **dict.fromkeys(stayed, pool)})
 
+    # When memory is short, the allocator returns only cached segments of the request's own pool.
     def _guesses_of_what_went(self, trial: _ReplayWithGuesses, op: int) -> Iterator[Unrecorded]:
-        """Yield private pools for segments that a request returned to the driver in the recording, but not in the
-        replay.
-
-        If memory is short, the allocator returns the cached segments of the pool that the request belongs to.
-        """
         rebuilt, calls = trial.comparison.rebuilt, trial.comparison.done.calls
         assert calls is not None
         row = int(rebuilt.row_of_op[op])
@@ -397,35 +339,22 @@ class _AssumptionSearch:
             )
 
     def _first_move(self, row: int) -> int:
-        """Return the index of the first trace entry in the uninterrupted series of driver calls just before the entry
-        `row`. Without such a series, return `row`.
-        """
         is_moved = is_one_of(self.history.action[:row], (*TAKEN, *GIVEN_BACK))
         return row - int(np.argmin(is_moved[::-1])) if not is_moved.all() else 0
 
     def _is_given(self, life: SegmentLife, since: int, row: int) -> bool:
-        """Return whether a segment was returned to the driver between the trace entry `since` and the end of the driver
-        calls that follow the entry `row`.
-        """
         moved = is_one_of(self.history.action[row:], GIVEN_BACK)
         stop = row + int(np.argmin(moved)) if not moved.all() else len(self.history)
         return since <= life.died < stop
 
 
 def _identity(unrecorded: Unrecorded) -> tuple[object, ...]:
-    """Return a hashable value that identifies the values assumed for unrecorded properties; it is equal if the values
-    are equal.
-    """
     guesses = (unrecorded.block_bytes, unrecorded.pools, unrecorded.emptied)
     return unrecorded.beyond_room_bytes, unrecorded.oom_pool, *(frozenset(guess.items()) for guess in guesses)
 
 
+# Pools that were used last before the entry come first, because the code that ran last most likely continues.
 def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]:
-    """Return the private pools that an entry may belong to, if the entries do not record their pools.
-
-    Pools that were used last before the entry come first, because the code that ran last most likely continues. Then
-    follows a pool that has no memory at the end. The list is empty if the recording shows no private pool.
-    """
     pools = {int(pool) for pool in lives.pools().tolist() if pool}
     before = pool_of_rows(history, lives)[:row]
     used, latest = np.unique(before[::-1], return_index=True)
@@ -434,13 +363,8 @@ def _nearest_pools(history: History, lives: SegmentLives, row: int) -> list[int]
     return [*nearest[:_MOST_POOLS], max(pools) + 1] if pools else []
 
 
+# The new size is the smallest that makes the free block too small for the request.
 def _block_before_a_wrong_hole(comparison: Comparison) -> tuple[int, int] | None:
-    """Return the address and a new size for the block before the free block into which the replay wrongly places a
-    request.
-
-    The size in bytes is the smallest that makes the free block too small for the request. None if no such block
-    explains the difference.
-    """
     rebuilt, op = comparison.rebuilt, comparison.first_difference
     program, places = rebuilt.program, comparison.done.places
     assert op is not None

@@ -1,4 +1,4 @@
-"""The data of the interactive memory picture: every block of a recorded run with its lifetime, source line and stack.
+"""Collects every memory block of a recorded run for the interactive picture, with its lifetime and source line.
 
 A moment is the state of the allocator after one operation of the program. Moment 0 is the state before the first
 operation.
@@ -28,8 +28,8 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> BlockHistory:
-    """Return the data for the picture of a run's blocks and segments. If `roles` is given, the picture can show each
-    block in the colour of its role.
+    """Return the data for drawing the memory blocks and segments of a run. If `roles` is given, the drawing can color
+    blocks by role.
     """
     program, rebuilt = recording.program, recording.rebuilt
     done = replay(program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True, calls=True)
@@ -66,7 +66,6 @@ def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> 
 
 
 def _failure(recording: Recording) -> str:
-    """Return a phrase with the size of the failed request and its source line; an empty string if no request failed."""
     if recording.failing_op is None:
         return ""
     size = text_of_bytes(int(recording.program.size[recording.failing_op]))
@@ -75,9 +74,6 @@ def _failure(recording: Recording) -> str:
 
 
 def _times(recording: Recording) -> Column:
-    """Return the time after each allocator operation, in microseconds since the first operation; an empty array if the
-    recording lacks a time.
-    """
     if not len(recording.history):
         return np.zeros(0, np.int64)
     rows = np.maximum(
@@ -90,12 +86,9 @@ def _times(recording: Recording) -> Column:
     return np.asarray(np.append(times[0], times) - times[0], np.int64)
 
 
+# Times are operation indices.
 @dataclass(frozen=True, slots=True)
 class _LivesOfKeys:
-    """The lifetimes of blocks, one row per block: when the block was allocated, when it was freed, and when its memory
-    became reusable. Times are numbers of operations.
-    """
-
     born: Column
     freed: Column
     gone: Column
@@ -105,7 +98,6 @@ class _LivesOfKeys:
 
 
 def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
-    """Return the identifying number and the lifetime of every block, in the order of allocation."""
     program, rebuilt = recording.program, recording.rebuilt
     born, freed, size, address = (np.full(len(rebuilt.size_of_key), value, np.int64) for value in (-1, _NEVER, 0, 0))
     for segment in program.start:
@@ -129,9 +121,6 @@ def _lives(recording: Recording, places: Places) -> tuple[Column, _LivesOfKeys]:
 
 
 def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
-    """Yield (block, operation) for each block that other streams used; after this operation, all other streams have
-    finished with the block.
-    """
     program = recording.program
     held: dict[int, int] = {}
     rows = np.flatnonzero(is_one_of(program.op, (Op.RECORD_STREAM, Op.COMPLETE)))
@@ -146,9 +135,6 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
 
 
 def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
-    """Yield the properties by which the picture can colour blocks: the line of user code and, if there are several, the
-    stream and the private pool.
-    """
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
     stacks, where = np.unique(np.where(before, -2, rebuilt.stack_of_key)[keys], return_inverse=True)
@@ -173,7 +159,6 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
 
 
 def _pool_of_rows(recording: Recording) -> Column:
-    """Return the private pool of every trace entry that allocates."""
     made = np.flatnonzero(recording.program.op == Op.ALLOCATE)
     pools = np.zeros(len(recording.history), np.int64)
     pools[recording.rebuilt.row_of_op[made]] = recording.pool_of_ops()[made]
@@ -181,9 +166,6 @@ def _pool_of_rows(recording: Recording) -> Column:
 
 
 def _roles(recording: Recording, roles: RoleColumns, keys: Column) -> Facet:
-    """Return the roles of blocks as a property by which the picture can colour them. The roles with the most memory at
-    the failed request, or else at the peak, come first.
-    """
     held = [share.role for share in role_shares(recording, roles)]
     order = [*held, *(role for role in ROLES if role not in held)]
     place = np.array([order.index(role) for role in ROLES], np.int64)
@@ -199,10 +181,8 @@ def _name(title: str, value: int) -> str:
     return f"{title} {value:#x}" if title == "stream" else f"{title} {value}"
 
 
+# The index is -1 for a block without a stack.
 def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
-    """Return the different stacks that allocated blocks, and for each block the index of its stack; the index is -1 for
-    a block without a stack.
-    """
     stacks = recording.history.stacks
     used, where = np.unique(np.append(-1, np.maximum(stack, -1)), return_inverse=True)
     begins, ends = stacks.starts[used[1:]], stacks.starts[used[1:] + 1]
@@ -221,21 +201,14 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The properties of a range of GPU memory: one segment, or the pages of an expandable segment that were mapped
-    together.
-    """
-
     born: int
     kind: str
     is_page: bool
 
 
+# `gone` is -1 if the allocator never returned the range to the driver.
 @dataclass(frozen=True, slots=True)
 class _ExtentLife:
-    """A range of GPU memory and the period for which the allocator held it. `gone` is -1 if the memory was never
-    returned to the driver.
-    """
-
     address: int
     size_bytes: int
     extent: _Extent
@@ -243,8 +216,8 @@ class _ExtentLife:
 
 
 def segments_of(recording: Recording, calls: Calls) -> SegmentColumns:
-    """Return every segment with the period for which the allocator held it; pages of an expandable segment are separate
-    entries.
+    """Return every segment with the time range in which the allocator held it. Pages of an expandable segment are
+    separate entries.
 
     Args:
         recording: the run.
@@ -269,9 +242,6 @@ def _column(values: Iterator[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
-    """Yield every range of memory that the allocator held: first the ranges that it returned to the driver, then the
-    ranges that it kept.
-    """
     held: Ranges[_Extent] = Ranges()
     naming = _Naming(recording)
     for segment in recording.program.start:
@@ -289,7 +259,6 @@ def _extent_lives(recording: Recording, calls: Calls) -> Iterator[_ExtentLife]:
 
 
 def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
-    """Yield the address and the size in bytes of each mapped part of a segment."""
     at = segment.address
     for is_mapped, blocks in groupby(segment.blocks, key=lambda block: block[2] != UNMAPPED_KEY):
         size = sum(size for size, *_ in blocks)
@@ -299,18 +268,11 @@ def _mapped(segment: StartSegment) -> Iterator[tuple[int, int]]:
 
 
 class _Naming:
-    """A function object that names kinds of segments: by the size of their blocks and, if it is not 0, by the private
-    pool and the stream.
-    """
-
     def __init__(self, recording: Recording) -> None:
         self._program = recording.program
         self._pools = recording.pool_of_ops()
 
     def kind_of(self, op: int, size: int) -> str:
-        """Return the label for a segment (or page) of `size` bytes that the allocator obtained from the driver in the
-        given operation.
-        """
         is_request = self._program.op[op] == Op.ALLOCATE
         pool = int(self._pools[op]) if is_request else 0
         return self.kind(size == SMALL_SEGMENT_BYTES, int(self._program.stream[op]) if is_request else 0, pool)

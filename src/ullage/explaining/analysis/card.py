@@ -1,4 +1,6 @@
-"""Overview of the GPUs in one snapshot: which of them had a failed request, and how much memory each of them held."""
+"""An overview of the GPUs in a memory snapshot. It shows which GPUs ran out of memory, and how much memory each one
+held.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,27 +14,27 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, TAKEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCard:
-    """The memory figures of one GPU that can be read from a snapshot without a replay; sizes in bytes."""
+    """The memory statistics of one GPU, read from a memory snapshot. Sizes are in bytes."""
 
     device: int
     entries: int
     """The number of trace entries."""
     failures: int
-    """The number of requests that failed."""
+    """The number of allocations that failed."""
     failed_bytes: int | None
-    """The size in bytes of the last request that failed; None if no request failed."""
+    """The size in bytes of the last allocation that failed, or None."""
     allocated_bytes: int
-    """The total size of the blocks that are allocated at the end of the recording, in bytes."""
+    """The allocated memory at the end of the recording, in bytes."""
     reserved_bytes: int
-    """The memory reserved at the end of the recording, in bytes."""
+    """The reserved memory at the end of the recording, in bytes."""
     peak_reserved_bytes: int
-    """The most memory that was reserved at any time during the recording, in bytes."""
+    """The peak of reserved memory in the recording, in bytes."""
     last_failure_us: int
-    """The time of the last failed request, in microseconds; -1 if no request failed or no time was recorded."""
+    """The time of the last failed allocation in microseconds, or -1 if unknown."""
 
 
 def recorded_card(history: History) -> RecordedCard:
-    """Return the figures of one GPU from its recording."""
+    """Return the memory statistics of one GPU from its recording."""
     failed = np.flatnonzero(history.action == Action.OOM)
     sign = is_one_of(history.action, TAKEN).astype(np.int64) - is_one_of(history.action, GIVEN_BACK)
     later = np.cumsum(
@@ -52,19 +54,15 @@ def recorded_card(history: History) -> RecordedCard:
 
 
 def recorded_cards(histories: Mapping[int, History]) -> tuple[RecordedCard, ...]:
-    """Return the figures of every GPU in a snapshot, ordered by device index.
-
-    GPUs without trace entries and without memory are left out, unless no GPU has any.
-    """
+    """Return the memory statistics of every GPU in a snapshot, ordered by device index. Unused GPUs are left out."""
     cards = tuple(recorded_card(histories[device]) for device in sorted(histories))
     used = tuple(card for card in cards if card.failures or card.peak_reserved_bytes)
     return used or cards
 
 
 def card_to_explain(cards: Iterable[RecordedCard]) -> int:
-    """Return the device index of the GPU that is explained by default.
-
-    This is the GPU whose request failed last. If no request failed, it is the GPU that reserved the most memory.
+    """Return the device index of the GPU to explain. It is the GPU that ran out of memory last, or else the GPU that
+    reserved most.
     """
 
     def rank(card: RecordedCard) -> tuple[bool, int, int, int, int]:

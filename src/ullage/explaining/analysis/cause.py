@@ -1,4 +1,4 @@
-"""The cause of a failed memory request, and the figures from which the cause is decided."""
+"""Decides why a memory allocation failed."""
 
 from enum import StrEnum
 from typing import Final
@@ -12,31 +12,27 @@ from ullage.recorded.allocator.replay import BlockColumns, State
 from ullage.recorded.rebuild import UNBOUNDED_BYTES
 
 Evidence = dict[str, int]
-"""The figures of an explanation: a dictionary from the name of a figure to its value. Values are in bytes unless the
-name says otherwise.
-"""
+"""The figures of an explanation, by name. Values are in bytes unless the name says otherwise."""
 _FULL_SHARE: Final = 0.05
+# A limit in bytes for the decision whether a GPU is full. Imagine that all blocks are packed without gaps. The GPU is
+# full if the remaining free memory is less than this limit and less than the share `_FULL_SHARE` of the capacity.
 _FULL_BYTES: Final = 512 * MIB
-"""A limit in bytes on free memory, for the decision whether a GPU is full. The GPU is full if packing all blocks
-without gaps would leave less than this, and less than `_FULL_SHARE` of the capacity.
-"""
 
+# A number of blocks. If one source line keeps at least this many, growing memory is the cause of the failure, even if
+# memory is fragmented.
 _LEAST_KEPT_BLOCKS: Final = 100
-"""A number of blocks that one source line keeps. With at least this number of blocks, growing memory explains the
-failure even if memory is fragmented too.
-"""
 
 
 class Cause(StrEnum):
-    """The causes that `ullage explain` can report for a failed request."""
+    """The causes that `ullage explain` can report for a failed allocation."""
 
     TRULY_FULL = "truly_full"
     FRAGMENTED = "fragmented"
     PINNED_BY_SPLITS = "pinned_by_splits"
-    """Memory was fragmented, and the free blocks of one single segment add up to at least the requested size."""
+    """Memory was fragmented: one segment had enough free bytes in total, but no single free block was large enough."""
     LEAK = "leak"
     ACCUMULATION = "accumulation"
-    """A loop allocates blocks at one line and keeps them all. The loop need not contain optimizer steps."""
+    """A loop allocates blocks at one source line and never frees them."""
     PENDING_FREES = "pending_frees"
     OTHER_PROCESS = "other_process"
     LIMIT = "limit"
@@ -44,7 +40,7 @@ class Cause(StrEnum):
     BOGUS_SIZE = "bogus_size"
     DISGUISED = "disguised"
     DID_NOT_FAIL = "did_not_fail"
-    """No request failed in the recording."""
+    """No allocation failed."""
     CANNOT_TELL = "cannot_tell"
 
     @property
@@ -71,15 +67,14 @@ _HEADINGS: Final = {
 
 
 def is_full(room_bytes: int, left_bytes: int) -> bool:
-    """Return whether a GPU counts as full: whether `left_bytes`, the free memory after packing all blocks without gaps,
-    is only a very small part of the capacity.
+    """Return whether a GPU counts as full. `left_bytes` is the memory that would remain free without any
+    fragmentation.
     """
     return left_bytes < min(_FULL_SHARE * room_bytes, _FULL_BYTES)
 
 
 def evidence_of(recording: Recording) -> Evidence:
-    """Return the allocator's figures at the failed request or, if no request failed, at the memory peak. Figures are in
-    bytes unless a name says otherwise.
+    """Return the allocator's memory figures when the allocation failed, or at the memory peak if none failed.
 
     Allocated, pending and cached bytes add up to the reserved bytes. If the capacity is known, reserved and free bytes
     add up to the capacity.
@@ -126,7 +121,7 @@ def evidence_of(recording: Recording) -> Evidence:
 def cause_of(
     recording: Recording, evidence: Evidence, growth: StepGrowth | None, accumulation: Accumulation | None = None
 ) -> Cause:
-    """Return the single cause that explains the failed request."""
+    """Return the main cause of the failed allocation."""
     if recording.failing_op is None:
         if growth:
             return Cause.LEAK
@@ -158,6 +153,5 @@ def cause_of(
 
 
 def _most_free_in_one(blocks: BlockColumns) -> int:
-    """Return the free bytes of the segment that has the most free bytes in total."""
     free = blocks.state == State.FREE
     return int(np.bincount(blocks.segment[free], weights=blocks.size[free]).max(initial=0))

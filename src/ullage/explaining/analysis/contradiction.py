@@ -1,6 +1,4 @@
-"""A check for trace entries that contradict each other. No allocator produces contradicting entries, so nothing can be
-concluded from a trace that has them.
-"""
+"""Checks that the trace entries of a memory snapshot do not contradict each other."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,14 +13,11 @@ from ullage.recorded.rebuild import Rebuilt
 from ullage.recorded.rebuild.life import BlockLives
 from ullage.recorded.rebuild.ranges import Ranges
 
+# The largest number of trace entries for which the check for overlapping blocks is made.
 _MOST_ENTRIES: Final = 300_000
-"""The length of a trace up to which the check for overlapping blocks is made, in trace entries."""
+# A limit in bytes. The sizes in the trace entries of an allocation and its free may differ by at most this much. They
+# can differ because one entry has the requested size and the other the size of the block.
 _ROUNDING_BYTES: Final = 20 * MIB
-"""The largest accepted difference, in bytes, between the size in the trace entry of an allocation and the size in the
-entry of the free.
-
-The allocation may be recorded with the requested size, and the free with the size of the block.
-"""
 _BLOCKS: Final = (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED)
 
 
@@ -34,12 +29,12 @@ def check(history: History, rebuilt: Rebuilt) -> None:
 
 
 def sentence_of_contradiction(contradiction: str) -> str:
-    """Return the text of the error that is raised for a file with contradicting trace entries."""
+    """Return the error message for a snapshot file whose trace entries contradict each other."""
     return f"the file contradicts itself: {contradiction}; nothing can be concluded from it"
 
 
 def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> str | None:
-    """Return the first contradiction in a recording as a phrase; None without a contradiction.
+    """Return a short description of the first contradiction in a recording, or None.
 
     Args:
         history: the recording of one device.
@@ -55,9 +50,6 @@ def contradiction_of(history: History, rebuilt: Rebuilt, *, is_exact: bool) -> s
 
 
 def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
-    """Yield a phrase for each block that is outside all segments and for each segment that overlaps another segment, if
-    the snapshot lists its segments.
-    """
     if not history.segments:
         return
     rows, address = rebuilt.block_lives.row, rebuilt.block_lives.address  # lookups in sorted order are faster
@@ -75,9 +67,6 @@ def _of_places(history: History, rebuilt: Rebuilt) -> Iterator[str]:
 
 
 def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
-    """Yield a phrase for trace entries that allocate or free a block twice, and for frees whose size differs from the
-    allocated size.
-    """
     frees = (Action.FREE_REQUESTED, Action.FREE_COMPLETED)
     is_free = is_one_of(lives.action, frees)
     twice = (lives.action == Action.ALLOC) & (lives.previous == Action.ALLOC)
@@ -96,7 +85,6 @@ def _of_frees(history: History, lives: BlockLives) -> Iterator[str]:
 
 
 def _of_blocks_over_each_other(history: History) -> Iterator[str]:
-    """Yield a phrase for each allocation that overlaps a block that has not been freed."""
     alive: Ranges[int] = Ranges()
     rows = np.flatnonzero(is_one_of(history.action, _BLOCKS))
     columns = (rows, history.action[rows], history.address[rows], history.size[rows])

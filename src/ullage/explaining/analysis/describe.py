@@ -1,4 +1,4 @@
-"""Conversion of an explanation into a printed report: the sections of the report, their order and their titles."""
+"""Turns an explanation of an out-of-memory failure into a printed report."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,14 @@ _HOLDERS_IN_SHORT = 4
 _HELPS_IN_SHORT = 2
 _STREAMS_IN_SHORT = 4
 _ROLES_IN_SHORT = 3
+# A share of a role's bytes. The report shows a degree of certainty only if at least this share of the bytes has it.
 _WORTH_NAMING = 0.02
-"""A share of a role's bytes: the report shows a degree of certainty only if the degree applies to at least this
-share.
-"""
 _OF_THE_RUN = "The recorded run"
 _MORE = "All changes, segments and notes: --all, or --html PAGE"
 
 
 def describe(explanation: Explanation) -> Report:
-    """Return the report of an explanation of a snapshot, an error log or a recorded run."""
+    """Return the report for an explanation of a snapshot, an error log or a recorded run."""
     if type(explanation) is not Explanation:
         # Imported here because an explanation of a snapshot does not need the patterns of error messages.
         from ullage.explaining.analysis.text.describe import describe_text
@@ -132,9 +130,6 @@ def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:
 
 
 def _sureness(share: RoleShare) -> str:
-    """Return a phrase that says how certain the role of some memory is. If the certainty differs, the phrase has the
-    number of bytes for each degree.
-    """
     if share.role is Role.UNKNOWN:
         return "not known"
     parts = zip(Sureness, (share.certain_bytes, share.likely_bytes, share.guessed_bytes), strict=True)
@@ -145,7 +140,6 @@ def _sureness(share: RoleShare) -> str:
 
 
 def _shown(holders: Sequence[LineHolder]) -> list[LineHolder]:
-    """Return the source lines that hold the most memory, followed by one entry for the sum of all other lines."""
     rest = holders[_HOLDERS_SHOWN:]
     if len(rest) < 2:
         return list(holders)
@@ -186,7 +180,6 @@ def _cards(explanation: Explanation) -> Table:
 
 
 def _streams(streams: Sequence[StreamMemory]) -> Table:
-    """Return the table of memory for each stream and private pool."""
 
     def name(memory: StreamMemory) -> str:
         stream = f"stream {memory.stream:#x}" if memory.stream else "default stream"
@@ -249,9 +242,6 @@ def _helps(explanation: Explanation) -> Table:
 
 
 def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[str]:
-    """Yield sentences about the changes that the table of remedies leaves out: the number and the names of those that
-    help, and of those that do not help.
-    """
     others = [remedy for remedy in remedies if remedy.fits and remedy not in shown]
     if others:
         yield f"{len(others)} more {'change helps' if len(others) == 1 else 'changes help'}: {_names(others)}"
@@ -261,7 +251,6 @@ def _instead(remedies: Sequence[Remedy], shown: Sequence[Remedy]) -> Iterator[st
 
 
 def _names(remedies: Sequence[Remedy]) -> str:
-    """Return the names of remedies as text, separated by commas. Several values of one setting are joined by "|"."""
     values: dict[str, list[str]] = {}
     for remedy in remedies:
         name, colon, value = remedy.name.partition(":") if remedy.setting else (remedy.short_name, "", "")
@@ -285,9 +274,6 @@ def _costs(remedy: Remedy) -> tuple[str, str]:
 
 
 def _alternatives(explanation: Explanation) -> Section:
-    """Return the table for a run without a failed request: the memory that the run would have reserved with other
-    settings.
-    """
     now = explanation.evidence["peak_reserved_bytes"]
     if all(remedy.fits and remedy.peak_reserved_bytes == now for remedy in explanation.remedies):
         return Remarks(

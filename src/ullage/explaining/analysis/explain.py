@@ -1,6 +1,4 @@
-"""The explanation of a recorded run: one cause, the figures that show it, what held memory, and what would have
-helped.
-"""
+"""Explains a recorded run: why it ran out of memory, what held the memory, and what would have helped."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,25 +34,21 @@ SCHEMA: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """The summary of a run that `ullage run` recorded, as an explanation shows it."""
+    """The part of an explanation that describes a run started with `ullage run`."""
 
     name: str
     """The name of the run folder."""
     evidence: str | None
-    """The path of the evidence folder that the explanation reads; None if the run wrote no evidence."""
+    """The path of the folder that the explanation reads. None if the run wrote no folder."""
     summary: tuple[str, ...]
     """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
-    """Sentences about the failure: the process, its training step and source line, the differences between its ranks,
-    and its settings.
-    """
+    """Sentences about the failure, such as the process, the training step and the source line."""
     beside: int = 0
-    """The number of runs in the given folder, of which the newest run is explained; 0 if the given folder is a
-    single run.
-    """
+    """The number of runs in the given folder. It is 0 if the given folder is itself a run."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entries that a run folder adds to an explanation's JSON data."""
+        """Return this summary as a dict for the JSON output."""
         if self.evidence is None:
             return {"summary": list(self.summary)}
         return {"run": {"evidence": self.evidence, "summary": list(self.summary)}}
@@ -62,19 +56,19 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationPicture:
-    """The data of an explanation that only its pictures need."""
+    """The data that is needed only to draw an explanation."""
 
     blocks: BlockHistory
     tree: tuple[tuple[tuple[str, ...], int, int], ...]
-    """The allocated memory at the time that the picture shows: tuples of (source lines from the outermost to the
-    innermost call, bytes, number of blocks).
+    """The allocated memory by call stack. Each tuple has the source lines (outermost first), the bytes, and the number
+    of blocks.
     """
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Explanation(Answer):
-    """The explanation of a recorded run. Every figure in `evidence` is in bytes unless its name says otherwise."""
+    """The explanation of a recorded run. Values in `evidence` are in bytes unless their name says otherwise."""
 
     described_in: ClassVar[str] = "ullage.explaining.analysis.describe"
 
@@ -86,42 +80,35 @@ class Explanation(Answer):
     holders: tuple[LineHolder, ...] = ()
     pinning: tuple[Pin, ...] = ()
     pinning_set: tuple[HeldBlock, ...] = ()
-    """The smallest set of blocks whose absence would have let the request succeed; replays prove that each block is
-    needed.
-    """
+    """The smallest set of blocks that caused the failure by fragmentation."""
     growth: StepGrowth | None = None
     accumulation: Accumulation | None = None
-    """The blocks that a loop allocates at one source line and keeps; None if growth from step to step explains the
-    failure.
-    """
+    """The blocks that a loop allocates and never frees, or None."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
     fidelity: Fidelity | None = None
-    """The comparison of the recording with a replay under the run's own settings: how many figures were compared, and
-    how many differ. None for an error log.
-    """
+    """The comparison of the recording with a simulation of the same run. None for an error log."""
     device: int | None = None
-    """The device index of the GPU that is explained; None for an error log."""
+    """The device index of the explained GPU. None for an error log."""
     cards: tuple[RecordedCard, ...] = ()
-    """All GPUs of the snapshot that were used; empty if the run used only one GPU."""
+    """All GPUs that the snapshot shows in use. Empty if only one is in use."""
     roles: tuple[RoleShare, ...] = ()
-    """The memory of each role at the failed request or at the peak, largest first; empty if no stacks were recorded."""
+    """The memory by role, such as gradients or activations, largest first. Empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
-    """The memory of each stream and private pool at the failed request or at the peak."""
+    """The memory of each CUDA stream and private pool when the allocation failed, or at the peak."""
     others: tuple["Explanation", ...] = ()
-    """The explanations of the other GPUs, if the explanation of all GPUs was requested."""
+    """The explanations of the other GPUs, if the user asked for all GPUs."""
     headline: str = ""
-    """The verdict of the explanation in a few words; an empty string if the cause's heading is used as the verdict."""
+    """The result in a few words. If empty, the heading of the cause is used."""
     picture: ExplanationPicture | None = None
     run: RunSummary | None = None
-    """The summary and remarks of the run folder that is explained; None if a single file is explained."""
+    """The summary of the explained run folder. None if a single file is explained."""
 
     def _shown(self) -> Sequence[Answer]:
-        """Return this explanation, followed by the explanations of the other GPUs in the snapshot."""
         return (self, *self.others)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the explanation as plain data for `json.dumps`; the first key is the schema version."""
+        """Return the explanation as plain data for `json.dumps`."""
         plain = asdict(replace(self, picture=None, accumulation=None, others=(), run=None))
         own = {field.name for field in fields(Explanation)} - {"run"}
         return {
@@ -139,9 +126,6 @@ class Explanation(Answer):
         }
 
     def _pin_to_json(self, pin: Pin, *, needed: bool) -> dict[str, Any]:
-        """Return the JSON data of a segment with a part of its live blocks: those in the smallest set of blocks that
-        prevents the request, or those outside that set.
-        """
         chosen = {block.key for block in self.pinning_set}
         return {
             "segment": pin.address,
@@ -238,10 +222,8 @@ def explain(
     )
 
 
+# With any other capacity, the recording and the replay would differ.
 def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
-    """Return the comparison of the recording with a replay that has the run's own capacity. With a capacity that the
-    user gives, the replay would differ from the recording.
-    """
     is_same = in_its_room.room_bytes == recording.rebuilt.room_bytes and recording.is_of_everything
     return fidelity_of(recording.history, in_its_room, recording.done if is_same else None)
 
@@ -249,9 +231,6 @@ def _fidelity(recording: Recording, in_its_room: Rebuilt) -> Fidelity:
 def _judged(
     recording: Recording, evidence: Evidence, contradiction: str | None
 ) -> tuple[Cause, StepGrowth | None, Accumulation | None]:
-    """Return the cause of the failure, the growth per step, and the blocks that a loop keeps. For a file that
-    contradicts itself, the cause is `CANNOT_TELL`, and growth and blocks are None.
-    """
     if contradiction is not None:
         return Cause.CANNOT_TELL, None, None
     growth = growth_of(recording)
@@ -267,9 +246,6 @@ def _contradicted(contradiction: str) -> str:
 def _pinning_set(
     recording: Recording, cause: Cause, evidence: Evidence, progress: Callable[[str], None]
 ) -> tuple[HeldBlock, ...]:
-    """Return the smallest set of blocks that prevented the failed request, if the cause is fragmentation; otherwise an
-    empty tuple.
-    """
     if cause not in (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS):
         return ()
     progress("searching for the blocks that pin memory")

@@ -1,6 +1,4 @@
-"""The comparison of a recording with a replay under the run's own settings. It shows how reliable the other replays of
-an explanation are.
-"""
+"""Compares a recorded run with its simulation under the same settings. This shows how reliable the simulation is."""
 
 from dataclasses import dataclass
 
@@ -13,60 +11,54 @@ from ullage.recorded.program import Column, Op
 from ullage.recorded.rebuild import Rebuilt
 
 Driven = tuple[tuple[str, int], ...]
-"""The driver calls of one allocator operation, in order. ("take", bytes) is memory that the allocator obtained from the
-driver, ("give", bytes) is memory that it returned.
+"""The driver calls of one allocator operation, in order. ("take", bytes) allocates driver memory, and ("give", bytes)
+frees it.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """The result of comparing a recording with its replay: how many figures were compared, and how many differ."""
+    """How closely a simulation matches the recording: how many values were compared, and how many differ."""
 
     operations: int
-    """The number of operations that call the driver or fail, in the recording or in the replay."""
+    """The number of operations that call the driver or fail."""
     departures: int
-    """The number of operations whose driver calls differ between the recording and the replay, or that fail in only one
-    of the two.
-    """
+    """The number of operations whose driver calls or failures differ from the recording."""
     placements: int
-    """The number of recorded allocations whose addresses are compared with the replay."""
+    """The number of allocations whose addresses are compared."""
     displaced: int
-    """The number of allocations whose address in the replay differs from the recorded address.
-
-    The driver chooses the addresses of segments. Addresses are therefore compared relative to the first block of each
-    segment.
+    """The number of allocations whose simulated address differs from the recorded address. Addresses are compared
+    relative to their segment.
     """
     address_ties: int
-    """The number of times that the allocator chose between free blocks of equal size by an address that the recording
-    does not contain (torch up to 2.11).
+    """The number of times that an unrecorded address decided between free blocks of equal size. This happens up to
+    torch 2.11.
     """
 
     @property
     def is_exact(self) -> bool:
-        """Whether the replay and the recording agree in everything that was compared."""
+        """Whether the simulation matches the recording in every compared value."""
         return not self.departures and not self.displaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A replay under the run's own settings, and the result of comparing it with the recording."""
+    """A simulation of the run under its own settings, and its comparison with the recording."""
 
     rebuilt: Rebuilt
     done: Replay
     fidelity: Fidelity
     first_difference: int | None
-    """The first operation whose driver calls, failure or address differ between the replay and the recording; None if
-    no operation differs.
-    """
+    """The index of the first operation at which the simulation differs from the recording, or None."""
 
 
 def fidelity_of(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Fidelity:
-    """Return how well a replay under the run's own settings reproduces the recorded driver calls and addresses."""
+    """Return how closely a simulation reproduces the recorded driver calls and addresses."""
     return compare(history, rebuilt, done).fidelity
 
 
 def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Comparison:
-    """Return the comparison of the recording with its replay, including the replay and the first difference.
+    """Simulate the run and compare the result with the recording.
 
     Args:
         history: the recording of one device.
@@ -95,15 +87,14 @@ def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> C
 
 
 def _failed_ops(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return the operations whose trace entry is a request that failed."""
     ops = rebuilt.ops_of(np.flatnonzero(history.action == Action.OOM))
     found: list[int] = ops[rebuilt.program.op[ops] == Op.ALLOCATE].tolist()
     return found
 
 
 def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Column, npt.NDArray[np.bool_]]:
-    """Return the operations that allocate a block with a recorded address, and for each of them whether the block has a
-    different address in the replay.
+    """Return the allocations with recorded addresses, each with a flag that says whether its simulated address
+    differs.
     """
     assert done.places is not None
     program = rebuilt.program
@@ -124,9 +115,7 @@ def placements_of(history: History, rebuilt: Rebuilt, done: Replay) -> tuple[Col
 
 
 def driven_by_op(done: Replay) -> dict[int, Driven]:
-    """Return the driver calls of each operation in a replay: the memory obtained from the driver and the memory
-    returned to it. The replay `done` must have been made with `calls=True`.
-    """
+    """Return the driver calls of each operation in a replay. The replay must have been made with `calls=True`."""
     assert done.calls is not None
     names = {int(Call.MALLOC): "take", int(Call.MAP): "take", int(Call.FREE): "give", int(Call.UNMAP): "give"}
     found: dict[int, list[tuple[str, int]]] = {}

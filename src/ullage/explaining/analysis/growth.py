@@ -1,4 +1,4 @@
-"""Detection of growth: a line that keeps more memory at every optimizer step, or blocks that a loop keeps.
+"""Detects growing memory: a line that keeps more at every training step, or a loop that never frees its blocks.
 
 An `Accumulation` consists of blocks that a loop allocates at one line and never frees. Two kinds of long-lived blocks
 are legitimate and do not count. Modules allocate parameters. The activations of one step are few compared with the
@@ -24,77 +24,57 @@ from ullage.recorded.allocator.replay import State
 from ullage.recorded.program import Column, Op
 
 _LEAST_BLOCKS: Final = 32
+# A threshold for a leak in a loop. The blocks that the loop keeps must hold at least this share of all allocated bytes.
 _LEAST_SHARE_OF_ALLOCATED: Final = 0.5
-"""A threshold for a memory leak in a loop: the blocks that the loop keeps must hold at least this share of all
-allocated bytes.
-"""
+# A threshold for a leak in a loop. The number of blocks that the loop keeps, divided by the number that all other code
+# keeps, must be at least this. Optimizer state does not count. One training step of a net keeps at most about five
+# blocks for each parameter.
 _TIMES_OTHER_BLOCKS: Final = 10
-"""A threshold for a memory leak in a loop: the loop must keep at least this many times as many blocks as all other code
-(without optimizer state).
-
-One training step of a net keeps at most about five blocks for each parameter.
-"""
+# A threshold for a leak in a loop. The number of blocks that a source line keeps, divided by the largest number that it
+# freed at one time, must be at least this.
 _TIMES_FREED_BLOCKS: Final = 3
-"""A threshold for a memory leak in a loop: a source line must keep at least this many times as many blocks as it ever
-freed together.
-"""
 _MOST_LINES_TRIED: Final = 3
 _SECTIONS: Final = 4
 _KEEP_ONE_IN: Final = 8
+# A number of blocks. If a source line has freed at least this many at one time, its code does free its blocks.
 _LEAST_FREED_BLOCKS: Final = 8
-"""The number of blocks that a source line must have freed together to show that the code at this line frees its
-blocks.
-"""
+# The functions that create or move parameters, or that load data once. Blocks allocated in them are meant to stay.
 _MADE_ONCE: Final = re.compile(r"^(__init__|_apply|_?load_.*|from_pretrained|to_empty|reset_parameters)$")
-"""The functions that create or move parameters or load data once. Blocks allocated in them are meant to stay."""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
+# A divisor. Growth over the run is ignored if it is less than the memory in use divided by this number. Such small
+# growth explains no failure.
 _OF_THE_LEVEL: Final = 200
-"""A divisor. Growth over the run is ignored if it is below the memory in use divided by this number, because such small
-growth explains no failure.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accumulation:
-    """The blocks that a loop allocates at one source line and keeps, and the blocks that other lines allocated in the
-    same loop. Sizes are in bytes after rounding.
-    """
+    """Blocks that a loop allocates at one source line and never frees. Sizes are in bytes."""
 
     line: str
     called_at: str
-    """The line of user code that calls the outermost module, if `line` is inside of modules; otherwise equal to
-    `line`.
-    """
+    """The source line that calls the outermost nn.Module. It equals `line` if no module is involved."""
     blocks: int
     bytes: int
     other_blocks: int
-    """The number of blocks that other source lines allocated in the same loop and that are still alive."""
+    """The number of live blocks that other source lines allocated in the same loop."""
     other_bytes: int
     seconds: float | None
-    """The seconds from the allocation of the first kept block to the failure; None if times were not recorded or if
-    some of the blocks are older than the recording.
-    """
+    """The seconds from the first kept allocation to the failure, or None if unknown."""
     is_older: bool
-    """Whether some of the kept blocks were allocated before recording began."""
+    """Whether some of the kept blocks were allocated before the recording began."""
     keys: tuple[int, ...]
-    """The keys of all blocks that the loop keeps, including the blocks of other source lines, oldest first."""
+    """The IDs of all blocks that the loop keeps, oldest first. They include blocks from other source lines."""
     frees: tuple[tuple[int, int], ...]
-    """The frees that would leave only the newest eighth of the kept blocks alive, as pairs (operation before which the
-    block is freed, key of the block).
-    """
+    """Simulated frees that keep only the newest eighth of the blocks, as (operation index, block ID) pairs."""
 
     @property
     def round_bytes(self) -> int:
-        """The average number of bytes that the loop allocates, at all source lines, for each block allocated at
-        `line`.
-        """
+        """The average number of bytes that one iteration of the loop adds."""
         return (self.bytes + self.other_bytes) // self.blocks
 
 
 def accumulation_of(recording: Recording) -> Accumulation | None:
-    """Return the blocks that a loop keeps, if they hold most of the memory when a request fails; None if no loop keeps
-    that much.
-    """
+    """Return the blocks that a loop never frees, if they hold most of the memory. Otherwise, return None."""
     if recording.failing_op is None:
         return None
     alive = _AliveAtFailure.of(recording)
@@ -109,17 +89,13 @@ def accumulation_of(recording: Recording) -> Accumulation | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveAtFailure:
-    """The blocks that are alive when the request fails, oldest first."""
-
     key: Column
     size: Column
+    # -1 if the block was allocated before the recording
     born: Column
-    """The operation that allocated each block; -1 if the block was allocated before the recording."""
     stack: Column
+    # Stacks of code that runs only once are left out, such as `__init__` functions and the loading of data.
     lines: dict[int, str]
-    """The line of user code for each stack, without the stacks of code that runs only once, such as `__init__`
-    functions and loading of data.
-    """
 
     @classmethod
     def of(cls, recording: Recording) -> "_AliveAtFailure":
@@ -141,7 +117,6 @@ class _AliveAtFailure:
         return cls(key=key, size=size, born=born, stack=stack, lines=lines)
 
     def by_size(self) -> list[str]:
-        """Return the source lines, ordered by the bytes that their live blocks hold, largest first."""
         sizes: Counter[str] = Counter()
         for stack, size in zip(self.stack.tolist(), self.size.tolist(), strict=True):
             if stack in self.lines:
@@ -149,7 +124,6 @@ class _AliveAtFailure:
         return [line for line, _ in sizes.most_common()]
 
     def rows_of(self, line: str) -> Column:
-        """Return the row numbers of the live blocks that were allocated at a source line."""
         return np.flatnonzero(np.isin(self.stack, [stack for stack, one in self.lines.items() if one == line]))
 
 
@@ -159,16 +133,11 @@ def _is_made_once(recording: Recording, stack: int) -> bool:
 
 
 def is_optimizers(recording: Recording, stack: int) -> bool:
-    """Return whether a stack contains a function of torch.optim; `stack` is a value that `Recording.stack_of`
-    returns.
-    """
+    """Return whether a call stack contains a function of torch.optim."""
     return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
 
 
 def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:
-    """Return the blocks that a loop allocates at one source line and keeps; None if no loop keeps blocks of this
-    line.
-    """
     end = len(recording.program) - 1
     own = _without_stragglers(alive.rows_of(line), alive.born, end)
     first = max(0, int(alive.born[own[0]]))
@@ -206,9 +175,6 @@ def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> 
 
 
 def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
-    """Return the given blocks without the oldest few, if these were allocated at the same source line long before the
-    loop began.
-    """
     for number in range(len(rows) // _SECTIONS**2):
         at, following = born[rows[number : number + 2]].tolist()
         if at < 0 or 2 * (following - at) <= end - at:
@@ -217,9 +183,6 @@ def _without_stragglers(rows: Column, born: Column, end: int) -> Column:
 
 
 def _most_freed_together(recording: Recording, line: str) -> int:
-    """Return the largest number of blocks of one source line that were alive at the same time and of which at least
-    half were freed afterwards.
-    """
     program = recording.program
     made = np.unique(recording.rebuilt.stack_of_key)
     stacks = [stack for stack in made[made >= 0].tolist() if recording.line_of_stack(stack) == line]
@@ -239,7 +202,6 @@ def _most_freed_together(recording: Recording, line: str) -> int:
 
 
 def _called_at(recording: Recording, stack: int) -> str:
-    """Return the line of user code that calls the outermost module; without modules, the line that allocates."""
     place = None
     for frame in reversed(recording.history.stacks.frames_of(stack)):
         if frame.name in ("_call_impl", "_wrapped_call_impl") and place is not None:
@@ -263,30 +225,22 @@ def _frees_of(keys: list[int], born: list[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrowth:
-    """The growth of memory from step to step: the bytes that every step keeps, and the source line that allocated most
-    of them.
-    """
+    """How much memory each training step adds, and which source line allocates most of it."""
 
     bytes_per_step: int
     steps: int
     line: str
     line_bytes_per_step: int
-    """The bytes that every step keeps of those that the source line `line` allocated."""
+    """The bytes that the source line `line` adds in every step."""
     line_blocks: int
-    """The number of blocks allocated at `line` that are alive at the failed request or at the peak. Blocks from before
-    the recording count if their source line is known.
-    """
+    """The number of live blocks that the source line `line` allocated."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """One pair for each training step: the operation that ends the step, and the keys of the blocks that the step
-    allocated and that stay allocated.
-    """
+    """One pair per training step: its last operation, and the IDs of the blocks that it allocated and did not free."""
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:
-    """Return the growth of memory over the recorded steps, by the rule in `ullage.base.growth`; None if memory does not
-    grow.
-    """
+    """Return how memory grows from one training step to the next. Return None if it does not grow."""
     ends = recording.step_ops()
     if len(ends) < 2:
         return None
@@ -321,20 +275,15 @@ def growth_of(recording: Recording) -> StepGrowth | None:
 
 
 def _levels(length: int, sizes: Column, born: Column, died: Column) -> Column:
-    """Return the allocated bytes after each operation, including blocks that were allocated before the first
-    operation.
-    """
     changes = np.zeros(length + 1, np.int64)
     np.add.at(changes, np.maximum(born, 0), sizes)
     np.add.at(changes, np.minimum(died, length), -sizes)
     return np.cumsum(changes)[:length]
 
 
+# Optimizer state is left out. An optimizer creates the state of a parameter in the step in which the parameter gets its
+# first gradient, which can be any step.
 def _step_blocks(recording: Recording, ends: list[int], born: Column, died: Column) -> list[StepBlock[str]]:
-    """Return the blocks that were still alive when the step that allocated them ended. Optimizer state is left out.
-
-    An optimizer creates the state of a parameter when the parameter gets its first gradient, in any step.
-    """
     steps, until = np.searchsorted(ends, born, side="left") + 1, np.searchsorted(ends, died, side="left")
     line_of, is_state = cache(recording.line_of_stack), cache(partial(is_optimizers, recording))
     rebuilt, keys = recording.rebuilt, np.flatnonzero((born >= 0) & (steps <= until))

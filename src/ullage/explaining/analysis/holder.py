@@ -1,4 +1,6 @@
-"""The holders of memory at the failed request or at the peak: lines of user code, streams and private pools."""
+"""Shows which source lines, CUDA streams and private pools hold memory when an allocation fails, or at the memory
+peak.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,9 @@ _OF_BACKWARD: Final[Mapping[Sureness, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineHolder:
-    """A source line and the memory that it held at the failed request or at the peak, in bytes after rounding."""
+    """A source line and the memory that it held when the allocation failed, or at the memory peak. Sizes are in
+    bytes.
+    """
 
     line: str
     bytes: int
@@ -30,20 +34,22 @@ class LineHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMemory:
-    """The memory of one stream in one pool at the failed request or at the peak; sizes in bytes."""
+    """The memory of one CUDA stream in one pool when the allocation failed, or at the memory peak. Sizes are in
+    bytes.
+    """
 
     stream: int
-    """The handle of the stream, as PyTorch recorded it; 0 is the default stream."""
+    """The recorded handle of the CUDA stream. 0 is the default stream."""
     pool: int
-    """The number of the private pool; 0 is the default pool."""
+    """The ID of the private pool. 0 is the default pool."""
     reserved_bytes: int
     allocated_bytes: int
     pending_bytes: int
-    """The bytes of freed blocks that were allocated on this stream and that other streams may still use."""
+    """The bytes that were freed on this stream but may still be used by other streams."""
 
 
 def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
-    """Return the source lines that held memory at the failed request or at the peak, ordered by their bytes, largest
+    """Return the source lines that held memory when the allocation failed, or at the memory peak. The largest comes
     first.
     """
     sizes: Counter[str] = Counter()
@@ -58,9 +64,6 @@ def holders_of(recording: Recording) -> tuple[LineHolder, ...]:
 
 
 def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int, str]:
-    """Return the forward source line for blocks that were allocated in backward: the line whose operation caused the
-    allocation. Blocks without a known line are left out.
-    """
     lineless = (block.key for block in held if block.key >= 0 and block.line.startswith("("))
     frames_of = recording.history.stacks.frames_of
     found = {}
@@ -72,7 +75,7 @@ def _backward_lines(recording: Recording, held: Sequence[HeldBlock]) -> dict[int
 
 
 def memory_by_stream(recording: Recording) -> tuple[StreamMemory, ...]:
-    """Return the memory of each stream and pool at the failed request or at the peak, ordered by bytes, largest
+    """Return the memory of each stream and pool when the allocation failed, or at the memory peak. The largest comes
     first.
     """
     blocks = recording.moment.blocks

@@ -1,5 +1,5 @@
-"""The notes of an explanation: properties that were inferred, how well the replay agrees with the recording, and what
-the recording does not contain.
+"""Writes the notes of an explanation. They say what was inferred, what the recording lacks, and how reliable the
+simulation is.
 """
 
 from collections.abc import Iterator
@@ -19,11 +19,9 @@ _REPLAY_DIFFERS: Final = "the replay differs"
 _ALL_RESERVED_BEFORE: Final = "all memory of the run"
 _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
 WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
-"""The first words of each note that says why the replays of this run prove less than usual."""
+"""The words that begin each note about unreliable simulation results."""
 MOST_OF_IT: Final = 0.9
-"""A share of peak reserved memory: if at least this much was reserved before recording began, replays under other
-settings prove little.
-"""
+"""A fraction of peak reserved memory. If more was reserved before recording began, simulations are unreliable."""
 
 
 def notes_of(
@@ -34,8 +32,8 @@ def notes_of(
     *,
     assumed_version: str | None,
 ) -> tuple[str, ...]:
-    """Return the notes of an explanation, one sentence each. `assumed_version` is the torch version if it was inferred
-    from replays, otherwise None.
+    """Return the notes of an explanation, one sentence each. `assumed_version` is the torch version if it had to be
+    inferred.
     """
     return (
         *_assumptions(recording, assumed_version),
@@ -55,9 +53,6 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
 
 
 def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
-    """Yield a sentence that says how many driver calls and addresses were compared, and whether recording and replay
-    agree.
-    """
     if not len(recording.history):
         yield (
             "the recording has no memory requests, only the final state: call "
@@ -80,7 +75,6 @@ def _comparison(recording: Recording, fidelity: Fidelity) -> Iterator[str]:
 
 
 def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
-    """Return a sentence on how much of the replay differs from the recording, and the possible reasons."""
     differs = []
     if fidelity.departures:
         differs.append(f"{fidelity.departures:,} of {fidelity.operations:,} operations that call the driver")
@@ -103,7 +97,7 @@ def _why_it_differs(recording: Recording, fidelity: Fidelity) -> str:
 
 
 def reserved_before_share(recording: Recording) -> float:
-    """Return the share of peak reserved memory that was reserved before recording began, from 0 to 1."""
+    """Return the fraction of peak reserved memory that was already reserved when recording began."""
     before = sum(segment.reserved_bytes for segment in recording.program.start)
     return before / max(1, recording.done.peak.reserved_bytes)
 

@@ -1,4 +1,4 @@
-"""The live blocks that keep free memory from being used: a smallest set that must be freed for the request to succeed.
+"""Finds the live blocks that keep free memory from being used: the smallest set whose free lets the allocation succeed.
 
 Replays prove the set: if all its blocks are freed just before the request, the request succeeds. If any one of them is
 kept, it fails.
@@ -19,7 +19,7 @@ _MOST_BLOCKS_TRIED: Final = 400  # the largest number of blocks that are tried o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """A segment with free memory that cannot be used for the failed request; sizes in bytes."""
+    """A segment with free memory that the failed allocation could not use. Sizes are in bytes."""
 
     address: int
     size_bytes: int
@@ -30,8 +30,8 @@ class Pin:
 
 
 def pins_of(recording: Recording) -> list[Pin]:
-    """Return the segments that have both free memory and live blocks when the program ends, ordered by free memory,
-    largest first.
+    """Return the segments that contain both free memory and live blocks. The segment with the most free memory comes
+    first.
     """
     blocks = recording.done.blocks
     held: dict[int, list[HeldBlock]] = {}
@@ -54,18 +54,18 @@ def pins_of(recording: Recording) -> list[Pin]:
 
 
 def _rows_by_segment(blocks: BlockColumns) -> Iterator[tuple[int, Column]]:
-    """Yield each segment with the indices of its blocks in address order."""
     order = np.argsort(blocks.segment, kind="stable")
     segments, first = np.unique(blocks.segment[order], return_index=True)
     return zip(segments.tolist(), np.split(order, first)[1:], strict=True)
 
 
 def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, ...]:
-    """Return a smallest set of blocks without which the failed request succeeds; empty if none was found.
+    """Return a smallest set of blocks whose absence lets the failed allocation succeed. Return an empty set if none was
+    found.
 
     Args:
         recording: a run with a failed request.
-        segment_bytes: the segment size that the failed request needed from the driver.
+        segment_bytes: the size of the segment that the failed request needed from the driver.
     """
     if recording.failing_op is None:
         return ()
@@ -77,7 +77,6 @@ def smallest_set(recording: Recording, segment_bytes: int) -> tuple[HeldBlock, .
 
 
 def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
-    """Return whether the failed request succeeds if these blocks are freed just before it."""
     failing = recording.failing_op
     assert failing is not None
     program = insert(recording.program, {failing: [(Op.FREE, block.key) for block in freed]})
@@ -86,9 +85,6 @@ def _succeeds(recording: Recording, freed: list[HeldBlock]) -> bool:
 
 
 def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, ...]:
-    """Return the smallest part of the given blocks that must be freed for the request to succeed. Replays decide for
-    each block, the largest first, whether it can be left out.
-    """
     kept = list(chosen)
     for block in sorted(chosen, key=lambda block: -block.size_bytes):
         without = [other for other in kept if other is not block]
@@ -98,9 +94,6 @@ def _thinned(recording: Recording, chosen: list[HeldBlock]) -> tuple[HeldBlock, 
 
 
 def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks in the stretch of a segment that is cheapest to free: at least `wanted` bytes long, with
-    the fewest live bytes.
-    """
     best: list[HeldBlock] = []
     best_cost: int | None = None
     blocks = recording.done.blocks
@@ -131,9 +124,6 @@ def _cheapest_stretch(recording: Recording, wanted: int) -> list[HeldBlock]:
 
 
 def _emptiest_segments(recording: Recording, wanted: int) -> list[HeldBlock]:
-    """Return the live blocks of those segments that would have to be returned to the driver to free `wanted` bytes.
-    Segments with the smallest share of live bytes are chosen first.
-    """
     free = recording.rebuilt.room_bytes - recording.done.now.reserved_bytes
     chosen: list[HeldBlock] = []
     for pin in sorted(pins_of(recording), key=lambda pin: (pin.size_bytes - pin.free_bytes) / pin.size_bytes):

@@ -1,4 +1,6 @@
-"""A recorded run prepared for analysis: its program, its failed request or peak, and the source lines of its blocks."""
+"""A recorded run, prepared for analysis. It has the allocator operations, the failed allocation, and the source lines
+of the blocks.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +20,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import Settings
 
 NO_LINE: Final = "(no line of yours)"
-"""The label in place of a source line if no stack frame identifies the allocating code."""
+"""The label for allocations whose call stack shows no source line."""
 
 NO_STACK: Final = "(no stack was recorded)"
-"""The label in place of a source line if a trace entry has no stack."""
+"""The label for allocations without a recorded call stack."""
 
+# Pairs of a pattern and a label. The pattern matches the names of C++ frames. The label describes allocations that have
+# such a frame on their stack. The most specific pattern comes first.
 _KINDS: Final = (
     (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
     (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
@@ -33,9 +37,6 @@ _KINDS: Final = (
     ),
     (re.compile(r"\bautograd::Engine::"), "(backward)"),
 )
-"""Pairs of a pattern for C++ frame names and a label for allocations whose stack has such a frame. The most specific
-pattern comes first.
-"""
 _OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
 
@@ -60,24 +61,22 @@ def operation_name(frames: Sequence[Frame]) -> str:
 
 
 def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Yield the stack frames of user code, without library and C++ frames, innermost first."""
+    """Yield the stack frames of user code, innermost first. Frames of libraries and of C++ are skipped."""
     return (frame for frame in frames if not is_library(frame.file))
 
 
 def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost stack frame of user code; None if there is none."""
+    """Return the innermost stack frame of user code, or None."""
     return next(users_frames(frames), None)
 
 
 def short_line(frame: Frame) -> str:
-    """Return the file and line of a stack frame as text; of the file's path, only the last two parts are shown."""
+    """Return the file and line of a stack frame as text. The path is shortened to its last two parts."""
     return short_place(frame.file, frame.line)
 
 
 def placed(line: str) -> str:
-    """Return a phrase for a source line: "at LINE" or, if the argument is a label in brackets because no source line is
-    known, the words of the label.
-    """
+    """Return "at FILE:LINE" for a source line. Return a label such as "(no stack)" without its brackets."""
     if line == NO_STACK:
         return "where no stack was recorded"
     if line == NO_LINE:
@@ -86,59 +85,52 @@ def placed(line: str) -> str:
 
 
 def allocated_by(line: str, what: str = "from") -> str:
-    """Return a phrase for a source line: "from LINE" or, if the argument is a label in brackets because no source line
-    is known, "allocated" and the label.
-    """
+    """Return "from FILE:LINE" for a source line. Return "allocated" and the label if no line is known."""
     return f"allocated {placed(line)}" if line.startswith("(") else f"{what} {line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBlock:
-    """A block that is alive at the failed request or at the peak, with its address, its size after rounding and the
-    source line that allocated it.
+    """A block that is alive when the allocation fails, or at the memory peak. It has an address, a size and a source
+    line.
     """
 
     key: int
     address: int
     size_bytes: int
     segment: int
-    """The index of the block's segment in the replay."""
+    """The index of the segment that contains the block."""
     line: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A recorded history of allocations, the allocator program reconstructed from it, and the replay of this program
-    under the run's own settings.
+    """A recorded run, with its reconstructed allocator operations and a simulation of them under the run's own
+    settings.
     """
 
     history: History
     rebuilt: Rebuilt
     program: Program
-    """The operations of the program up to and including the last failed request; all operations if no request
-    failed.
-    """
+    """The allocator operations up to the last failed allocation, or all operations if none failed."""
     failing_op: int | None
     done: Replay
-    """The replay of the whole program under the run's own settings."""
+    """The simulation of the whole run under its own settings."""
     moment: Replay
-    """The replay up to the failed request; if no request failed, up to the peak of allocated memory."""
+    """The simulation up to the failed allocation, or up to the memory peak if none failed."""
     refused_bytes: int = 0
-    """The excess of the GPU's free bytes over the segment size that the failed request needed. If it is above 0, a
-    limit refused the request, or the address space was full.
+    """The free GPU memory minus the memory that the failed allocation needed. If positive, the GPU had enough
+    memory.
     """
     held_back: frozenset[int] = frozenset()
-    """The keys of blocks that were freed but not yet reusable when the request failed. The replay keeps these blocks
-    alive, and they are counted for no source line.
+    """The IDs of freed blocks whose memory could not yet be reused when the allocation failed.
 
     PyTorch waits for other streams before a request fails, but not during a graph capture.
     """
 
     @classmethod
     def of(cls, history: History, rebuilt: Rebuilt) -> "Recording":
-        """Replay the program up to the last failed request, or up to the first request that fails at the given
-        capacity.
-        """
+        """Simulate the run up to its last failed allocation."""
         failed = np.flatnonzero(history.action == Action.OOM)
         program = rebuilt.program
         if rebuilt.room_is_known and rebuilt.settings.per_process_memory_fraction < 1:
@@ -175,9 +167,7 @@ class Recording:
 
     @property
     def is_of_everything(self) -> bool:
-        """Whether the replay `done` replays all recorded operations. Only the free that belongs to the failed request
-        may be missing.
-        """
+        """Whether the simulation covers the whole recording."""
         rest = slice(len(self.program), None)
         whole = self.rebuilt.program
         if self.failing_op is None or self.held_back:
@@ -186,15 +176,15 @@ class Recording:
         return bool(left.all())
 
     def run(self, settings: Settings, program: Program | None = None) -> Replay:
-        """Replay a program under other settings at the same capacity."""
+        """Simulate a run under other allocator settings, with the same memory capacity."""
         device = ReplayDevice.of(self.rebuilt)
         if settings.per_process_memory_fraction < 1:  # a memory fraction refers to the capacity
             device = ReplayDevice(total_bytes=self.rebuilt.room_bytes)
         return replay(program or self.program, settings, device)
 
     def stack_of(self, key: int) -> int:
-        """Return the number of the stack that allocated a block. -1 means that no stack was recorded, -2 that the block
-        is older than the recording.
+        """Return the ID of the call stack that allocated a block. -1 means no stack; -2 means a block older than the
+        recording.
         """
         if key < 0:
             return -1
@@ -202,22 +192,18 @@ class Recording:
         return -2 if stack < 0 and self.rebuilt.row_of_key[key] < 0 else stack
 
     def line_of(self, key: int) -> str:
-        """Return the line of user code that allocated a block, as text; of the file's path, only the last two parts are
-        shown.
-        """
+        """Return the line of user code that allocated a block. The file's path is shortened to its last two parts."""
         return self.line_of_stack(self.stack_of(key))
 
     def line_of_stack(self, stack: int) -> str:
-        """Return the line of user code on a stack, as text; `stack` is a value that `stack_of` returns."""
+        """Return the line of user code on a call stack. `stack` is an ID that `stack_of` returns."""
         if stack < 0:
             return "(before recording began)" if stack == -2 else NO_STACK
         frame = users_frame(self.history.stacks.frames_of(stack))
         return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
-        """Return the lines of user code on a stack, from the outermost to the innermost. Only the innermost eight lines
-        are returned.
-        """
+        """Return the innermost eight lines of user code on a call stack, ordered from outermost to innermost."""
         if stack < 0:
             return (self.line_of_stack(stack),)
         own = [short_line(frame) for frame in users_frames(self.history.stacks.frames_of(stack))]
@@ -225,27 +211,29 @@ class Recording:
 
     @property
     def capacity_is_given(self) -> bool:
-        """Whether the user gave the capacity (`--capacity`)."""
+        """Whether the user specified the memory capacity with `--capacity`."""
         return not self.rebuilt.room_is_known and self.rebuilt.room_bytes < UNBOUNDED_BYTES
 
     @property
     def has_recorded_failure(self) -> bool:
-        """Whether a request failed in the recording."""
+        """Whether the recording contains a failed allocation."""
         return bool((self.history.action == Action.OOM).any())
 
     @property
     def is_recorded_failure(self) -> bool:
-        """Whether the request that fails in the replay is the last request that failed in the recording."""
+        """Whether the simulation fails at the last allocation that failed in the recording."""
         failed = np.flatnonzero(self.history.action == Action.OOM)
         return self.failing_op is not None and self.rebuilt.row_of_op[self.failing_op] in failed[-1:]
 
     @property
     def program_has_streams(self) -> bool:
-        """Whether blocks were freed while other streams still used them."""
+        """Whether any block was freed while another CUDA stream still used it."""
         return bool((self.program.op == Op.HOLD).any())
 
     def held(self, blocks: BlockColumns | None = None) -> list[HeldBlock]:
-        """Return the blocks that are alive at the failed request or at the peak, largest first."""
+        """Return the blocks that are alive when the allocation fails, or at the memory peak. The largest comes
+        first.
+        """
         blocks = blocks or self.moment.blocks
         alive = np.flatnonzero(blocks.state == State.ALLOCATED)
         lines: dict[int, str] = {}
@@ -269,21 +257,18 @@ class Recording:
         return sorted(found, key=lambda block: -block.size_bytes)
 
     def pool_of_ops(self) -> Column:
-        """Return, for each operation, the private pool that a request at this point belongs to; 0 is the default
-        pool.
-        """
+        """Return the private pool in use at each operation. 0 is the default pool."""
         program = self.program
         begins = program.op == Op.BEGIN_POOL
         last = np.maximum.accumulate(np.where(begins | (program.op == Op.END_POOL), np.arange(len(program)), -1))
         return np.where((last >= 0) & begins[last], program.key[last], 0)
 
     def step_ops(self) -> list[int]:
-        """Return the indices of the operations that end the training steps of this recording."""
+        """Return the indices of the operations that end a training step."""
         return step_ops(self.history, self.rebuilt, len(self.program))
 
 
 def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *, stop_after_ooms: int = 0) -> Replay:
-    """Replay a program and collect the driver calls and addresses needed to compare it with the recording."""
     try:
         return replay(program, settings, device, calls=True, places=True, stop_after_ooms=stop_after_ooms)
     except ImpossibleStartError as error:
@@ -294,7 +279,7 @@ def _whole_replay(program: Program, settings: Settings, device: ReplayDevice, *,
 
 
 def segment_bytes(requested: int, settings: Settings) -> int:
-    """Return the number of bytes that an empty allocator requests from the driver to satisfy one request."""
+    """Return how many bytes an empty allocator would take from the driver to serve one allocation."""
     one = np.array([requested], np.int64)
     zero = np.zeros(1, np.int64)
     program = Program(op=np.array([Op.ALLOCATE], np.int64), key=zero, size=one, stream=zero)
@@ -310,16 +295,13 @@ def _fails(done: Replay, op: int) -> bool:
     return op in (*done.oom_ops.tolist(), *done.rejected_ops.tolist())
 
 
+# If the given capacity is too small, a different request fails first.
 def _first_fails_as_recorded(done: Replay, rebuilt: Rebuilt, failed: Column) -> bool:
-    """Return whether the first failed request of a replay also failed in the recording. With too small a capacity, a
-    different request fails first.
-    """
     first = min((*done.oom_ops.tolist(), *done.rejected_ops.tolist()))
     return bool(rebuilt.row_of_op[first] in failed)
 
 
 def _waiting(program: Program) -> frozenset[int]:
-    """Return the keys of the freed blocks that another stream still uses when the program ends."""
     held: dict[int, int] = {}
     rows = zip(program.op.tolist(), program.key.tolist(), program.stream.tolist(), strict=True)
     for op, key, stream in rows:
@@ -343,8 +325,8 @@ def cut(program: Program, length: int) -> Program:
 
 
 def insert(program: Program, before: Mapping[int, Sequence[tuple[Op, int]]]) -> Program:
-    """Return a copy of a program with additional operations. `before` maps the index of an operation to the (op, key)
-    pairs that are inserted before it.
+    """Return a copy of a program with additional operations. `before` maps operation indices to the operations inserted
+    there.
     """
     at, ops, keys = [], [], []
     for index, added in sorted(before.items()):

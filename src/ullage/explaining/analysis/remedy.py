@@ -1,5 +1,5 @@
-"""The search for changes that would have prevented the failure. Each remedy is a replay of the recorded run with one
-change, not a rule of thumb.
+"""Searches for changes that would have prevented the failure. Each change is tested by simulating the recorded run with
+it.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,24 +34,22 @@ _Arguments = TypeVarTuple("_Arguments")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change to a run, and its effect on the peak of reserved memory and on the number of driver calls."""
+    """One change to a run, and its effect on reserved memory and on the number of driver calls."""
 
     setting: str | None = None
-    """The allocator option that is changed, such as "expandable_segments:True"; None if the remedy is an action."""
+    """The allocator option to set, such as "expandable_segments:True", or None."""
     action: str | None = None
-    """The action as a phrase, such as "torch.cuda.empty_cache() after every step"; None if the remedy is a setting."""
+    """The action to take, such as "torch.cuda.empty_cache() after every step", or None."""
     proved: bool
-    """Whether the run was replayed with the change; False if the remedy is an arithmetic estimate."""
+    """Whether the change was simulated. False means that its effect is only estimated."""
     fits: bool | None = None
     peak_reserved_bytes: int | None = None
     driver_calls: int | None = None
     more_calls: int | None = None
-    """The number of driver calls with the change, minus the number without it."""
+    """The number of additional driver calls caused by the change."""
     remark: str = ""
     alloc_conf: str | None = None
-    """The value of PYTORCH_CUDA_ALLOC_CONF with which the run was replayed: the run's own options and the option of
-    this remedy.
-    """
+    """The complete value of PYTORCH_CUDA_ALLOC_CONF with this change."""
 
     @property
     def name(self) -> str:
@@ -60,14 +58,12 @@ class Remedy:
 
     @property
     def short_name(self) -> str:
-        """The name of the setting or the action, without the explanation that follows after a comma or a bracket."""
+        """The name of the setting or the action, without any explanation after a comma or a bracket."""
         return self.name.partition(", ")[0].partition(" (")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RemedyTrial:
-    """One change to a recorded run, before it is replayed."""
-
     setting: str | None = None
     action: str | None = None
     settings: Settings
@@ -75,19 +71,9 @@ class _RemedyTrial:
 
 
 class RemedySearch:
-    """A search that replays a run with one change at a time, two replays in parallel, while the caller analyses the
-    recording.
-
-    Leaving the `with` block cancels the replays that have not started.
-    """
+    """Simulates the run with one change at a time. Two simulations run in parallel."""
 
     def __init__(self, recording: Recording, *, progress: Callable[[str], None] = lambda text: None) -> None:
-        """Start the replays of all changes that depend on nothing but the recording.
-
-        Args:
-            recording: the run.
-            progress: a function that is called with a short text before every replay.
-        """
         self._recording = recording
         self._progress = progress
         self._pool = ThreadPoolExecutor(_PARALLEL_REPLAYS)  # a replay releases the GIL
@@ -110,9 +96,7 @@ class RemedySearch:
 
     @property
     def is_of_a_replay(self) -> bool:
-        """Whether the recording contains operations that can be replayed. Without operations, the search finds no
-        remedies.
-        """
+        """Whether the recording can be simulated. If it cannot, no changes are suggested."""
         rebuilt, done = self._recording.rebuilt, self._recording.done
         has_moved = rebuilt.is_whole or done.driver_calls or self._recording.failing_op is not None
         return bool(len(self._recording.history) and has_moved)
@@ -148,8 +132,6 @@ class RemedySearch:
         )
 
     def _begin(self, change: Callable[[Recording, *_Arguments], _RemedyTrial | None], *arguments: *_Arguments) -> None:
-        """Apply a change to the run, and replay the changed run in a thread of the thread pool."""
-
         def run() -> Remedy | None:
             trial = change(self._recording, *arguments)
             if trial is None:
@@ -161,9 +143,6 @@ class RemedySearch:
 
 
 def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
-    """Return the run with one more allocator option; None if the run already has the option or if the option conflicts
-    with the run's own options.
-    """
     own = recording.rebuilt.settings
     try:
         changed = _settings_with(option, own, recording.rebuilt.settings_text)
@@ -173,9 +152,6 @@ def _with_option(recording: Recording, option: str) -> _RemedyTrial | None:
 
 
 def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
-    """Return the run with a memory limit below its capacity, and with garbage collection of cached memory; None if the
-    capacity is not known.
-    """
     if recording.rebuilt.room_bytes >= UNBOUNDED_BYTES:
         return None
     threshold, share = _GARBAGE_COLLECTION
@@ -189,9 +165,6 @@ def _collecting_garbage(recording: Recording) -> _RemedyTrial | None:
 
 
 def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyTrial | None:
-    """Return the run with a call of `torch.cuda.empty_cache()` after every `every` steps; None if the run has too few
-    steps.
-    """
     marks = steps[every - 1 :: every]
     if not marks:
         return None
@@ -203,7 +176,6 @@ def _emptied(recording: Recording, steps: Sequence[int], every: int) -> _RemedyT
 
 
 def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | None:
-    """Return the run with its largest step first; None if its steps cannot be reordered."""
     reordered = largest_first(recording.program, steps)
     if reordered is None:
         return None
@@ -212,14 +184,12 @@ def _reordered(recording: Recording, steps: Sequence[int]) -> _RemedyTrial | Non
 
 
 def _freed_at_steps(recording: Recording, growth: StepGrowth) -> _RemedyTrial:
-    """Return a changed run: the blocks that each step would keep are freed when the step ends."""
     action = f"free the {text_of_bytes(growth.bytes_per_step)} that each step keeps at the end of the step"
     frees = {op + 1: [(Op.FREE, key) for key in keys] for op, keys in growth.kept_by_step}
     return _RemedyTrial(action=action, settings=recording.rebuilt.settings, program=insert(recording.program, frees))
 
 
 def _freed_in_the_loop(recording: Recording, accumulation: Accumulation) -> _RemedyTrial:
-    """Return a changed run: most of the blocks that a loop would keep are freed while the loop runs."""
     freed: dict[int, list[tuple[Op, int]]] = {}
     for op, key in accumulation.frees:
         freed.setdefault(op, []).append((Op.FREE, key))
@@ -243,17 +213,12 @@ def _remedy_of(recording: Recording, trial: _RemedyTrial) -> Remedy:
 
 
 def _settings_with(option: str, own: Settings, own_text: str) -> Settings:
-    """Return the allocator settings of a new process that has the run's own options and one more option. The memory
-    fraction of the replay is kept.
-    """
     changed = parse_settings(with_options(own_text, option), semantics=own.semantics)
     return replace(changed, per_process_memory_fraction=own.per_process_memory_fraction)
 
 
 def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, room_bytes: int) -> Sequence[Remedy]:
-    """Return the remedies that a replay cannot prove: by how much the run would have to reduce its memory, or the size
-    of the failed request.
-    """
+    """Return remedies whose effect is only estimated, such as using less memory."""
     peak = recording.done.peak.allocated_bytes
     if missing_bytes <= 0 or not (peak or asked_bytes > room_bytes):
         return []
@@ -271,9 +236,7 @@ def estimates_of(recording: Recording, missing_bytes: int, asked_bytes: int, roo
 
 
 def higher_limit(free_bytes: int) -> Remedy:
-    """Return the remedy for a memory limit that is too low: raise the limit. `free_bytes` is the memory that was free
-    on the GPU.
-    """
+    """Return the remedy "raise the limit" for a memory limit that is too low. `free_bytes` is the free GPU memory."""
     action = "raise the limit (torch.cuda.set_per_process_memory_fraction, or the system's limit)"
     return _estimate(action, f"{text_of_bytes(free_bytes)} were free on the GPU")
 

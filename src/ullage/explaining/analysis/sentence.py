@@ -1,4 +1,4 @@
-"""The heading and the first sentence of an explanation, which state the cause and its figures."""
+"""Writes the heading and the first sentence of an explanation."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -24,22 +24,20 @@ _RECORD: Final = (
 )
 
 
+# A size in bytes. The report prints the exact size of a request only if it is smaller than this.
 _UNPRINTED_BYTES: Final = 1 << 62
-"""A size in bytes. If a request is at least this large, the report does not print its exact size."""
 _IN_PIECES: Final = (Cause.FRAGMENTED, Cause.PINNED_BY_SPLITS)
 _FREE_THEM: Final = (
     "\nFree these blocks: evaluate under torch.no_grad(), keep a loss as .item() and an output as .detach().cpu(), or "
     "empty the list or cache that holds them. If the loop trains, call backward() more often."
 )
 _HOLDERS_NAMED: Final = 3
+# A share of peak reserved memory. The report advises a setting only if it lowers the peak by at least this share.
 _WORTH_NAMING: Final = 0.02
-"""A share of peak reserved memory: the report advises a setting only if the setting lowers the peak by at least this
-share.
-"""
 
 
 def headline_of(cause: Cause, recording: Recording, evidence: Evidence, roles: Sequence[RoleShare]) -> str:
-    """Return the heading of an explanation: its verdict in a few words."""
+    """Return the heading of an explanation, such as "NOT ENOUGH GPU MEMORY"."""
     if cause in _IN_PIECES and _is_free_elsewhere(evidence):
         return "FREE MEMORY BELONGS TO ANOTHER STREAM OR POOL"
     if cause is not Cause.DID_NOT_FAIL:
@@ -123,9 +121,6 @@ def sentence_of(
 
 
 def _is_free_elsewhere(evidence: Evidence) -> bool:
-    """Return whether enough memory was free but unusable for the request: a block on another stream or in another pool,
-    or the cached memory of other pools.
-    """
     if evidence["largest_free_block_bytes"] >= evidence["needed_segment_bytes"]:
         return True
     usable = evidence["free_bytes"] + evidence["cached_bytes"] - evidence.get("other_pools_cached_bytes", 0)
@@ -148,8 +143,8 @@ def _free_elsewhere(size: Mapping[str, str], evidence: Evidence) -> str:
 
 
 def went_on(recording: Recording) -> str:
-    """Return a sentence on the requests that succeeded after the failure, if the program caught the error and
-    continued.
+    """Return a sentence about allocations that succeeded after the failure. It is empty if the program stopped
+    there.
     """
     if not recording.is_recorded_failure or recording.failing_op is None:
         return ""
@@ -163,8 +158,8 @@ def went_on(recording: Recording) -> str:
 def cure_of(
     cause: Cause, remedies: Sequence[Remedy], evidence: Evidence, growth: StepGrowth | Accumulation | None
 ) -> str:
-    """Return advice for the reader of a report: the shell line that applies a setting, if a replay proves that the
-    setting prevents the failure and does not only delay it.
+    """Return a shell command that applies a setting. The setting must be proved to prevent the failure, not only to
+    delay it.
     """
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
@@ -210,9 +205,6 @@ def _empty_first(recording: Recording) -> str:
 
 
 def _by(left_bytes: int, growth: StepGrowth | Accumulation) -> str:
-    """Return a phrase that says how many more steps or blocks fit into `left_bytes`, such as "by about 3 more
-    steps".
-    """
     each, what = (growth.round_bytes, "block") if isinstance(growth, Accumulation) else (growth.bytes_per_step, "step")
     more = left_bytes // max(1, each)
     return f"by about {more:,} more {what}{'' if more == 1 else 's'}" if more else f"by less than one {what}"
@@ -251,7 +243,7 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
 
 
 def free_when_refused(evidence: Evidence) -> int:
-    """Return the number of bytes that were free on the GPU when the driver refused the request."""
+    """Return how many bytes were free on the GPU when the driver refused the allocation."""
     return evidence["free_bytes"] + evidence.get("refused_bytes", 0)
 
 
@@ -301,8 +293,8 @@ def _pinned(blocks: Sequence[HeldBlock]) -> str:
 
 
 def peak_sentence(recording: Recording, evidence: Evidence, holders: Sequence[LineHolder]) -> str:
-    """Return a sentence with the peak of a run without failed requests: the memory, the point in time, and its
-    holders.
+    """Return a sentence about the memory peak of a run that did not fail. It says when the peak occurred and what held
+    the memory.
     """
     peak, reserved = evidence["peak_allocated_bytes"], evidence["peak_reserved_bytes"]
     beyond = reserved - peak
@@ -320,7 +312,6 @@ def _held(holders: Sequence[LineHolder], total_bytes: int) -> Iterator[str]:
 
 
 def _when(recording: Recording) -> str:
-    """Return a phrase that says when the most memory was allocated, such as "in step 3 of 8"."""
     op = recording.done.peak_allocated_op
     if op < recording.program.setup:
         return "when recording began"
@@ -336,9 +327,7 @@ def _when(recording: Recording) -> str:
 
 
 def lower_with(remedies: Sequence[Remedy], evidence: Evidence) -> str:
-    """Return advice for a run without failed requests: the setting that lowers the peak of reserved memory most. The
-    result is empty if no setting lowers the peak.
-    """
+    """Return the advice to use the setting that lowers peak reserved memory most. It is empty if no setting does."""
     now = evidence["peak_reserved_bytes"]
     settings = [remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits]
     best = min(settings, key=lambda remedy: remedy.peak_reserved_bytes or now, default=None)

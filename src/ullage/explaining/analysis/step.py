@@ -1,4 +1,4 @@
-"""The operations at which the training steps of a recorded run end, and a reordered program in which large steps come
+"""Finds where the training steps of a recorded run end. It can also reorder a run so that its largest steps come
 first.
 """
 
@@ -14,10 +14,9 @@ from ullage.recorded.history import History
 from ullage.recorded.program import Column, Op, Program, is_one_of
 from ullage.recorded.rebuild import Rebuilt
 
+# Patterns for recorded annotations that mark a training step, the most reliable first. If there are several optimizers,
+# only the annotations of the first one count.
 _NAMED: Final = (re.compile(r"^ProfilerStep#"), re.compile(r"^Optimizer\.step#"), re.compile(r"^step", re.IGNORECASE))
-"""Patterns for the names of recorded annotations that mark a training step, the most reliable pattern first. If there
-are several optimizers, only the first optimizer's annotations count.
-"""
 _OPTIMIZER: Final = re.compile(r"[\\/]torch[\\/]optim[\\/]")
 _NEVER: Final = np.iinfo(np.int64).max
 
@@ -46,10 +45,8 @@ def _by_annotation(history: History, rebuilt: Rebuilt) -> list[int]:
     return sorted({int(op) for op in ops.tolist()})
 
 
+# Consecutive allocations with an optimizer's `step` on the stack belong to the same optimizer step.
 def _by_stack(history: History, rebuilt: Rebuilt) -> list[int]:
-    """Return one operation for each optimizer step: the last allocation of an uninterrupted series whose stacks contain
-    an optimizer's `step`.
-    """
     table = history.stacks.table
     steps = np.array([frame.name == "step" and bool(_OPTIMIZER.search(frame.file)) for frame in table], bool)
     of_frame = np.concatenate([[0], np.cumsum(steps[history.stacks.frames])])
@@ -101,9 +98,6 @@ def largest_first(program: Program, ends: Sequence[int]) -> Program | None:
 
 
 def _ended(program: Program, start: int) -> Program:
-    """Return the program with additional frees at its end, for the blocks that are allocated from operation `start` on
-    and never freed.
-    """
     tail = slice(start, None)
     freed = program.key[tail][program.op[tail] == Op.FREE]
     alive = np.setdiff1d(program.key[tail][program.op[tail] == Op.ALLOCATE], freed)
@@ -118,7 +112,6 @@ def _ended(program: Program, start: int) -> Program:
 
 
 def _own_step(program: Program, step_of: Column) -> Column:
-    """Return, for each operation, the number of the step in which the operation's block was allocated."""
     own = step_of.astype(np.int64)
     allocations = np.flatnonzero(program.op == Op.ALLOCATE)
     born = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
@@ -129,7 +122,6 @@ def _own_step(program: Program, step_of: Column) -> Column:
 
 
 def _sizes_of(program: Program, own: Column, steps: int) -> list[int]:
-    """Return, for each step, the peak of the requested bytes in the blocks that this step allocates."""
     sizes = np.zeros(int(program.key.max(initial=0)) + 1, np.int64)
     allocations = program.op == Op.ALLOCATE
     sizes[program.key[allocations]] = program.size[allocations]

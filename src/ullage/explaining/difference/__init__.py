@@ -1,1 +1,1 @@
-"""The comparison of two memory snapshots: how much memory grew, and at which source lines."""
+"""Compares two memory snapshots. The comparison shows how much memory grew, and at which source lines."""

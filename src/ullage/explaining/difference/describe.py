@@ -1,4 +1,4 @@
-"""The report on the difference between two recorded runs."""
+"""Writes the report on the difference between two recorded runs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -25,9 +25,6 @@ def describe(difference: Difference) -> Report:
 
 
 def _headline(difference: Difference) -> str:
-    """Return a sentence that says how much memory grew or shrank: allocated at the end, reserved at the end, and
-    allocated at the peak.
-    """
     if not any(level.after - level.before for level in difference.overall):
         return "AS MUCH AS BEFORE"
     where = ("AT THE END", "RESERVED", "AT THE PEAK")  # The peak may be unknown.
@@ -117,9 +114,6 @@ def _is_changed(change: LineChange) -> bool:
 
 
 def _shown(changes: Sequence[LineChange]) -> tuple[list[LineChange], list[LineChange]]:
-    """Return the lines that grew most and the lines that shrank most, in order, and a list of the remaining changed
-    lines.
-    """
     changed = [change for change in changes if _is_changed(change)]
     grew = [change for change in changed if change.grown_bytes >= 0]
     shrank = [change for change in changed if change.grown_bytes < 0]

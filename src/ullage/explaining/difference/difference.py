@@ -1,4 +1,4 @@
-"""The growth of memory from one recorded run to another, by line of the user's code and by annotation.
+"""Compares the memory of two recorded runs by source line and by annotation.
 
 Lines are matched by file, function and line number. If a file was edited between the runs, two further rules match
 lines of a function: lines that moved by the same distance, and the only line that is unmatched on both sides.
@@ -29,14 +29,14 @@ SCHEMA: Final = 1
 
 
 class Moment(StrEnum):
-    """The point in time at which two runs are compared."""
+    """The time at which two runs are compared: at the end, or at the memory peak."""
 
     END = "end"
     PEAK = "peak"
 
 
 class ChangeKind(StrEnum):
-    """The kind of change in the memory of a source line between two runs."""
+    """How the memory of a source line changed between two runs."""
 
     SAME = "same"
     MOVED = "moved"
@@ -46,12 +46,10 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChange:
-    """The memory of one source line or annotation in both runs: bytes after rounding, and number of blocks."""
+    """The memory of one source line in both runs, as bytes and as the number of blocks."""
 
     name: str
-    """The name of the source line in the second run; for a line that holds memory only in the first run, the name in
-    the first run.
-    """
+    """The name of the source line, taken from the second run if it holds memory there."""
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -62,13 +60,13 @@ class LineChange:
 
     @property
     def grown_bytes(self) -> int:
-        """The growth in bytes from the first run to the second; negative if the memory shrank."""
+        """The growth in bytes from the first run to the second. Negative if memory shrank."""
         return self.after_bytes - self.before_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One figure of the allocator in both runs, such as the reserved bytes or the number of segments."""
+    """One allocator statistic in both runs, such as the reserved bytes."""
 
     name: str
     before: int
@@ -79,7 +77,7 @@ class Level:
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Difference(Answer):
-    """The comparison of the memory of two recorded runs. The source lines whose memory grew most come first."""
+    """The memory of two recorded runs, compared line by line. The line that grew most comes first."""
 
     described_in: ClassVar[str] = "ullage.explaining.difference.describe"
 
@@ -88,19 +86,17 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The changes of memory by annotation; empty if neither run has annotations."""
+    """The change of memory for each annotation in the snapshots. Empty if there are none."""
     levels: tuple[Level, ...]
-    """The allocator's totals at the compared point in time: allocated, pending, cached, reserved, segments."""
-    overall: tuple[Level, ...]
-    """Totals that do not depend on `moment`: allocated and reserved bytes at the end of each run, and allocated bytes
-    at each peak.
-
-    The peaks are left out if a run cannot be replayed, or if neither run has a trace.
+    """The allocator's totals in both runs: allocated, pending, cached and reserved bytes, and the number of
+    segments.
     """
+    overall: tuple[Level, ...]
+    """The allocated and reserved bytes at the end of each run, and the peak of allocated bytes if it is known."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this comparison as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this comparison as plain data for `json.dumps`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
@@ -112,7 +108,7 @@ def difference_of(
     moment: Moment = Moment.END,
     semantics: str | None = None,
 ) -> Difference:
-    """Compare two recorded runs, each summed over all of its devices.
+    """Compare two recorded runs. Each is summed over all of its devices.
 
     Args:
         before: the first run's histories, one for each device.
@@ -179,7 +175,6 @@ def _change(
 
 
 def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
-    """Return a dictionary that maps source lines of the first run to the same lines of code in the second run."""
     functions: defaultdict[tuple[str, str], tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
     for side, places in enumerate((old, new)):
         for place in places:
@@ -191,12 +186,9 @@ def _pairs(old: Iterable[Place], new: Iterable[Place]) -> dict[Place, Place]:
     }
 
 
+# Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
+# shortest distance comes first.
 def _moves(before: set[int], after: set[int]) -> dict[int, int]:
-    """Return a dictionary that maps a function's line numbers in the first run to those in the second run.
-
-    Lines that moved by the same distance are matched together, the largest group first. Of groups of equal size, the
-    shortest distance comes first.
-    """
     found: dict[int, int] = {}
     before, after = set(before), set(after)
     while before and after:
@@ -236,9 +228,6 @@ def _levels(old: MomentHolding, new: MomentHolding) -> tuple[Level, ...]:
 
 
 def _peaks(before: Sequence[History], after: Sequence[History], semantics: str | None) -> list[int]:
-    """Return the most allocated bytes of each run, as the sum of the peaks of its devices; an empty list if a peak is
-    unknown.
-    """
     if not any(len(history) for history in (*before, *after)):
         return []
     try:

@@ -1,4 +1,4 @@
-"""The memory that a recorded run held at one point in time, by line of the user's code and by annotation."""
+"""Shows how much memory each source line and each annotation held at one time in a recorded run."""
 
 import re
 from bisect import bisect_right
@@ -20,9 +20,7 @@ UNNAMED: Final = "(no annotation)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A line of the user's code: the last two parts of the file's path, the function and the line number. The line
-    number is 0 if the line is not known.
-    """
+    """A line of user code: the file, the function, and the line number. The line number is 0 if unknown."""
 
     file: str
     function: str
@@ -34,7 +32,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class HeldBytes:
-    """The allocated bytes after rounding, and the number of blocks, of one source line or annotation."""
+    """The memory of one source line or annotation, as bytes and as the number of blocks."""
 
     bytes: int = 0
     blocks: int = 0
@@ -45,24 +43,20 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentHolding:
-    """The memory allocated at one point in time, summed by line and by annotation, and the allocator's totals, in
-    bytes.
-    """
+    """The memory that is allocated at one time, for each source line and annotation. Sizes are in bytes."""
 
     places: dict[Place, HeldBytes]
     annotations: dict[str, HeldBytes]
-    """The allocated bytes by annotation: the label that the program gave an allocation or, without a label, the
-    innermost open named range. Empty if the run has neither labels nor named ranges.
-    """
+    """The allocated bytes by annotation: the label set by the program, or else the innermost open profiler range."""
     allocated_bytes: int
     pending_bytes: int
-    """The bytes of blocks that are freed but that other streams may still use."""
+    """The freed bytes that other CUDA streams may still use."""
     reserved_bytes: int
     segments: int
 
     @property
     def cached_bytes(self) -> int:
-        """The reserved bytes that the allocator can use for new requests."""
+        """The reserved bytes that are free for new allocations."""
         return self.reserved_bytes - self.allocated_bytes - self.pending_bytes
 
 
@@ -72,14 +66,12 @@ def holding_at_end(histories: Iterable[History]) -> MomentHolding:
 
 
 def holding_at_peak(histories: Iterable[History], *, semantics: str | None = None) -> MomentHolding:
-    """Return the memory that each device had allocated at its own peak, summed over all devices, by replaying the
-    run.
-    """
+    """Return the memory at each device's own peak, summed over all devices."""
     return _sum([_at_peak(history, semantics) for history in histories])
 
 
 def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
-    """Return the most bytes that a device had allocated, by replaying the run."""
+    """Return a device's peak of allocated bytes."""
     rebuilt = program_of(history, semantics=semantics)
     return replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt)).peak.allocated_bytes
 
@@ -88,8 +80,8 @@ def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
 class _BlockAtMoment:
     bytes: int
     stack: int
+    # -1 if the block is older than the recording
     row: int
-    """The index of the trace entry that allocated the block; -1 if the block existed before recording began."""
 
 
 def _at_end(history: History) -> MomentHolding:
@@ -165,9 +157,6 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
 
 
 def _annotation_of(history: History) -> Callable[[int], str]:
-    """Return the label of the trace entry that allocated a block: the entry's own metadata or, without metadata, the
-    innermost named range that was open.
-    """
     labels, times = history.labels, history.time_us
     begins, names = _ranges(history)
 
@@ -183,7 +172,6 @@ def _annotation_of(history: History) -> Callable[[int], str]:
 
 
 def _ranges(history: History) -> tuple[list[int], list[str]]:
-    """Return the innermost open named range of the program, for each point in time at which that range changes."""
     begins, names, opened = [], [], list[str]()
     for note in sorted(history.annotations, key=lambda note: note.time_us):
         name = _NUMBER.sub("", note.name)

@@ -1,4 +1,4 @@
-"""Groups of ranks that use memory alike, and the reasons why a rank differs from them.
+"""Divides ranks into groups with similar memory use, and explains why a rank differs from them.
 
 The ranks of a group have the same outcome (a request failed, or memory grows), the same allocator settings, cuBLAS
 workspaces of the same GPU generation, and the same source lines that hold the most memory. When their peaks are sorted,
@@ -18,28 +18,23 @@ from ullage.explaining.fleet.rank_files import RankFile
 from ullage.explaining.fleet.rank_summary import OTHER_LINES, RankSummary
 
 GAP: Final = 0.01
-"""A threshold for dividing ranks into groups: neighboring peaks in one group differ by at most this fraction of the
-larger peak.
-"""
+"""The largest relative difference between two neighboring peaks in one group of ranks. All peaks are sorted first."""
+# The largest number of groups into which ranks with equal peaks are divided. They are divided if different source lines
+# hold their memory.
 _MOST_KINDS: Final = 16
-"""The largest number of groups into which ranks with equal peaks are divided because different source lines hold their
-memory.
-"""
+# The largest difference in memory, summed over source lines, between two ranks of one group. It is a fraction of the
+# allocated memory.
 _LINES_SHARE: Final = 0.05
-"""The largest difference in memory, summed over source lines, between two ranks of one group; as a fraction of the
-allocated memory.
-"""
+# A fraction of all ranks. A group counts as usual if it has at least this fraction. The ranks of smaller groups are
+# reported as different.
 _KIND_SHARE: Final = 0.05
-"""The smallest group that counts as usual, as a fraction of all ranks. The ranks of smaller groups are reported as
-different.
-"""
+# A fraction of a difference in memory. A report names a source line or a role only if it causes at least this fraction.
 _WORTH: Final = 0.2
-"""A report names a source line or a role only if it accounts for at least this fraction of a difference in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFigures:
-    """The file of a rank's snapshot, and the figures read from it."""
+    """A rank's snapshot file and its memory figures."""
 
     file: RankFile
     summary: RankSummary
@@ -47,13 +42,11 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """A group of ranks that use memory alike. The rank with the most reserved memory comes first."""
+    """A group of ranks with similar memory use. The rank with the most reserved memory comes first."""
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to count as usual, such as the ranks of a pipeline stage. The ranks of a
-    smaller group are reported as different.
-    """
+    """Whether the group is large enough to count as normal, such as all ranks of a pipeline stage."""
 
     @property
     def fullest(self) -> RankFigures:
@@ -62,12 +55,12 @@ class RankGroup:
 
     @property
     def middle(self) -> RankFigures:
-        """The rank with the median of the reserved memory, which different ranks are compared with."""
+        """The rank with the median reserved memory, which represents the group."""
         return self.ranks[len(self.ranks) // 2]
 
 
 def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
-    """Return groups of ranks that use memory alike, the largest group first."""
+    """Divide ranks into groups with similar memory use. The largest group comes first."""
     ranks = list(ranks)
     found: list[list[RankFigures]] = []
     by_end: defaultdict[Hashable, list[RankFigures]] = defaultdict(list)
@@ -90,9 +83,6 @@ def groups_of(ranks: Iterable[RankFigures]) -> tuple[RankGroup, ...]:
 
 
 def _end_of(summary: RankSummary) -> Hashable:
-    """Return the properties that must be equal for all ranks of a group: whether the last request failed, the cause,
-    the growing line, the settings and the cuBLAS workspace.
-    """
     return (
         summary.failed,
         summary.cause,
@@ -103,9 +93,6 @@ def _end_of(summary: RankSummary) -> Hashable:
 
 
 def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int]) -> list[list[RankFigures]]:
-    """Return groups of ranks with similar values of a figure. Wherever the sorted values leave a gap, a new group
-    begins.
-    """
     groups: list[list[RankFigures]] = []
     before = 0
     for one in sorted(ranks, key=figure):
@@ -117,10 +104,8 @@ def _divided(ranks: Sequence[RankFigures], figure: Callable[[RankFigures], int])
     return groups
 
 
+# This separates the ranks of different pipeline stages, which may have equal peaks.
 def _by_lines(ranks: Sequence[RankFigures]) -> list[list[RankFigures]]:
-    """Return groups of ranks whose memory is held by the same source lines. Ranks of different pipeline stages may have
-    equal peaks, but their source lines differ.
-    """
     groups: list[list[RankFigures]] = []
     for one in ranks:
         own = next((group for group in groups if _have_same_lines(group[0].summary, one.summary)), None)
@@ -140,9 +125,7 @@ def _have_same_lines(first: RankSummary, second: RankSummary) -> bool:
 
 
 def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
-    """Return how much more or less memory a rank uses than a typical rank, and which source line accounts for the
-    difference.
-    """
+    """Return how much more or less memory a rank uses than a typical rank, and the source line responsible."""
     said = list(_ends(rank, usual))
     if rank.cublas_bytes != usual.cublas_bytes and rank.cublas_bytes and usual.cublas_bytes:
         said.append(
@@ -188,7 +171,6 @@ def _bytes(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
 
 
 def _of(rank: RankSummary, usual: RankSummary, more: int) -> str:
-    """Return the role and the source line that account for most of a difference in allocated memory, as text."""
     sign = 1 if more > 0 else -1
     roles = {
         role: sign * (rank.roles.get(role, 0) - usual.roles.get(role, 0))

@@ -1,4 +1,4 @@
-"""The report on the snapshots of many ranks."""
+"""Writes the report on the memory snapshots of many ranks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,8 +20,8 @@ _MORE = (
 
 
 def describe(fleet: FleetExplanation) -> Report:
-    """Return the report on many ranks: first the ranks that differ, then the fullest rank as `ullage explain`
-    explains it.
+    """Return the report on many ranks. Unusual ranks come first, then the explanation of the rank with the most
+    memory.
     """
     total = sum(len(group.ranks) for group in fleet.groups)
     fullest = describe_explanation(fleet.fullest) if fleet.fullest is not None else None
@@ -121,9 +121,6 @@ def _kind_row(group: RankGroup) -> TableRow:
 
 
 def _numbers(group: RankGroup) -> str:
-    """Return the ranks of a group as text, such as "0 to 255, 512", or the names of the first two if ranks are
-    unknown.
-    """
     ranks = sorted(one.file.rank for one in group.ranks if one.file.rank is not None)
     if len(ranks) < len(group.ranks):
         return ", ".join(one.file.name for one in group.ranks[:2]) + (", ..." if len(group.ranks) > 2 else "")
@@ -131,7 +128,7 @@ def _numbers(group: RankGroup) -> str:
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as ranges, such as "0 to 3, 7"; a long list is cut after the first eight ranges."""
+    """Return sorted numbers as text with ranges, such as "0 to 3, 7". Only the first eight ranges are shown."""
     ranges: list[list[int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:

@@ -1,6 +1,4 @@
-"""The explanation of a folder with the snapshots of many ranks: the groups of ranks, the ranks that differ and why, and
-a full explanation of the fullest rank.
-"""
+"""Explains a folder with the memory snapshots of many ranks: which ranks are similar, which differ, and why."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,56 +19,49 @@ from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
+# The largest number of different ranks that are explained one by one. If there are more, only their figures are
+# reported.
 _MOST_EXPLAINED: Final = 16
-"""The largest number of different ranks that are explained one by one. If more ranks differ, only their figures are
-reported.
-"""
 _TOLD_EVERY: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferentRank:
-    """A rank that belongs to no kind of rank."""
+    """A rank whose memory use differs from that of all large groups of ranks."""
 
     figures: RankFigures
     why: str
-    """The sentence that says how much more or less memory this rank uses than a typical rank, and at which source
-    line.
-    """
+    """A sentence on how much more or less memory this rank uses than a typical rank, and at which source line."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FleetExplanation(Answer):
-    """The result of comparing the snapshots of many ranks."""
+    """The result of comparing the memory snapshots of many ranks."""
 
     described_in: ClassVar[str] = "ullage.explaining.fleet.describe"
 
     folder: str
     groups: tuple[RankGroup, ...]
-    """Groups of ranks that use memory alike, the largest group first."""
+    """Groups of ranks with similar memory use, largest first."""
     different: tuple[DifferentRank, ...]
-    """The ranks that are not in any group that counts as usual, ordered by reserved memory; ranks that ran out of
-    memory come first.
-    """
+    """The ranks with unusual memory use. Ranks that ran out of memory come first."""
     fullest: Explanation | None
-    """The explanation of the fullest rank: the first rank that ran out of memory or, if no rank did, the rank that
-    reserved the most.
-    """
+    """The explanation of the first rank that ran out of memory, or else of the rank that reserved most."""
     fullest_name: str
     unreadable: tuple[tuple[str, str], ...]
-    """The names of the ranks whose snapshots cannot be read, each with the reason."""
+    """The ranks with unreadable snapshots, each with the reason."""
     missing: tuple[int, ...]
-    """The numbers of ranks without a snapshot, although a rank with a higher number has a snapshot."""
+    """The numbers of ranks without a snapshot."""
     notes: tuple[str, ...]
 
     @property
     def kinds(self) -> tuple[RankGroup, ...]:
-        """The groups that are large enough to count as usual, such as one group for each pipeline stage."""
+        """The groups that are large enough to count as normal, such as the ranks of a pipeline stage."""
         return tuple(group for group in self.groups if group.is_kind)
 
     def to_json(self) -> dict[str, Any]:
-        """Return this comparison of ranks as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this comparison as plain data for `json.dumps`."""
         return {
             "schema": SCHEMA,
             "folder": self.folder,
@@ -107,7 +98,7 @@ def explain_fleet(
     with_picture: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> FleetExplanation:
-    """Read the snapshots of all ranks, several at a time, and return which ranks differ.
+    """Read the snapshots of all ranks in parallel, and find the ranks that differ.
 
     Args:
         folder: the folder that contains the snapshots.
@@ -157,7 +148,7 @@ def explain_fleet(
 
 
 def file_of_rank(folder: Path, files: Sequence[RankFile], rank: int) -> Path:
-    """Return the snapshot of one rank.
+    """Return the snapshot file of one rank.
 
     Raises:
         UsageError: the folder has no snapshot of this rank.
@@ -173,7 +164,7 @@ def file_of_rank(folder: Path, files: Sequence[RankFile], rank: int) -> Path:
 
 
 def engine_of(on: str | None, workers: int | None) -> AbstractContextManager[WorkEngine | None]:
-    """Return the requested execution engine; None for this machine, where ullage starts its own reader processes.
+    """Return the named execution engine, or None to run on this machine.
 
     Raises:
         UsageError: the engine does not exist, or a package that it needs is not installed.
@@ -193,9 +184,6 @@ def _fullness(rank: RankFigures) -> tuple[bool, int]:
 def _different(
     groups: Sequence[RankGroup], read: Callable[..., dict[str, RankSummary | str]], progress: Callable[[str], None]
 ) -> tuple[DifferentRank, ...]:
-    """Return the ranks that are not in any group that counts as usual. Each of them is compared with the most similar
-    of these groups.
-    """
     kinds = [group for group in groups if group.is_kind] or list(groups[:1])
     odd = [one for group in groups if group not in kinds for one in group.ranks]
     odd.sort(key=_fullness, reverse=True)
@@ -211,10 +199,6 @@ def _different(
 
 
 def _usual(rank: RankFigures, kinds: Sequence[RankGroup]) -> RankSummary:
-    """Return the figures of the middle rank of a group. Of the groups that count as usual, the one with the nearest
-    peak is chosen.
-    """
-
     def distance(group: RankGroup) -> int:
         return abs(group.middle.summary.peak_allocated_bytes - rank.summary.peak_allocated_bytes)
 

@@ -1,4 +1,4 @@
-"""The search for rank snapshots in a folder: each snapshot's rank is found from its file name.
+"""Finds the snapshots of all ranks in a folder. The rank is taken from the file name.
 
 These names are recognized: `rank3_memory_snapshot.pickle` in `iteration_20/` (torchtitan, torchtune),
 `snapshot_rank3.pickle`, `memory_snapshot-rank3.pickle`, `oom_rank-3_snapshot.pickle`, `rank_3/snapshot.pickle`,
@@ -19,10 +19,9 @@ from ullage.base.errors import UsageError
 
 _SUFFIX: Final = re.compile(r"\.(?:pickle|pkl)(?:\.gz|\.zip)?$")
 _RANK: Final = re.compile(r"(?<![a-z])(?<!local_)(?<!local-)(?:global[-_]?)?ranks?[-_=.]?(\d+)", re.IGNORECASE)
+# A pattern for a local rank in a file name. Local ranks are unique only within one machine, so the files of two
+# machines may have the same one.
 _LOCAL_RANK: Final = re.compile(r"local[-_]ranks?[-_=.]?\d", re.IGNORECASE)
-"""A pattern for a local rank in a file name. A local rank is unique only within one machine, so files of several
-machines may have the same one.
-"""
 _SHORT_RANK: Final = re.compile(r"(?<![a-z0-9])r[-_=]?(\d+)(?![a-z0-9])", re.IGNORECASE)
 _STEP: Final = re.compile(r"(?<![a-z])(?:iteration|iter|global[-_]?step|step|epoch)[-_=]?(\d+)", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
@@ -34,22 +33,19 @@ MOST_FILES: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFile:
-    """The snapshot of one rank, or of a process whose file name contains no rank."""
+    """The snapshot file of one rank, or of a process without a known rank."""
 
     path: Path
     rank: int | None
     name: str
-    """The name of the rank in a report: "rank 3" or, without a known rank number, the path of the file below the
-    folder, without its suffix.
-    """
+    """The name of the rank in a report, such as "rank 3". If the rank is unknown, the file's path is used."""
     size_bytes: int
     older: int = 0
-    """The number of this rank's snapshots of earlier steps, which are skipped."""
+    """The number of older snapshots of this rank, which are ignored."""
 
 
 def rank_files(folder: Path) -> tuple[RankFile, ...]:
-    """Return the latest snapshot of each rank in a folder, sorted by rank; empty if the folder does not hold several
-    ranks.
+    """Return the latest snapshot of each rank in a folder, sorted by rank. Return nothing if there is only one rank.
 
     A folder that `ullage run` has written gives an empty result: it holds more than snapshots, and other code reads it.
 
@@ -77,7 +73,7 @@ def rank_files(folder: Path) -> tuple[RankFile, ...]:
 
 
 def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
-    """Return the latest snapshot of each rank in a folder; empty if the folder has fewer than two ranks.
+    """Return the latest snapshot of each rank in a folder. Return nothing if there are fewer than two ranks.
 
     Raises:
         OSError: the folder cannot be read.
@@ -86,10 +82,8 @@ def folder_of_ranks(folder: Path) -> tuple[RankFile, ...]:
     return files if len(files) > 1 else ()
 
 
+# Files of two machines may have the same rank. Such files get no rank.
 def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
-    """Return the files with a name for each rank. If several files have the same rank number, for example files of two
-    machines, these files get no rank.
-    """
     files = list(files)
     count = Counter(file.rank for file in files)
     told = [
@@ -101,10 +95,8 @@ def _named(files: Iterable[RankFile]) -> tuple[RankFile, ...]:
     return tuple(sorted(told, key=lambda file: (file.rank is None, file.rank or 0, file.name)))
 
 
+# The path is None for a folder that `ullage run` has written.
 def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, int, float]]:
-    """Yield (path, size in bytes, time of change) for each file whose name looks like a snapshot. For a folder that
-    `ullage run` has written, the path is None.
-    """
     count = 0
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
@@ -122,9 +114,6 @@ def _files(folder: Path, top: Path, depth: int) -> Iterator[tuple[Path | None, i
 
 
 def _ranks(paths: list[Path]) -> list[int | None]:
-    """Return the rank number in each path: the number after a word such as "rank" or, without such a word, the only
-    number in which the names differ.
-    """
     told = [_rank_by_word(path) for path in paths]
     if any(rank is not None for rank in told) or any(_LOCAL_RANK.search(str(path)) for path in paths):
         return told

@@ -1,4 +1,4 @@
-"""The summary of one rank's snapshot: a few figures that stay in memory while the snapshots of other ranks are read."""
+"""A summary of one rank's snapshot, small enough to keep in memory for every rank."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,17 +17,18 @@ from ullage.recorded.rebuild import program_of
 from ullage.recorded.settings import recorded_settings
 from ullage.recorded.snapshot.snapshot import load_snapshot
 
+# The largest number of source lines that are kept for a rank. All other lines are summed in a single entry.
 _MOST_LINES: Final = 48
-"""The largest number of source lines that are kept for a rank; all further lines are summed into a single entry."""
+# The sizes in bytes of the cuBLAS workspace that PyTorch chooses. The first is for GPUs before Hopper, the second is
+# for Hopper and later.
 _CUBLAS_BYTES: Final = frozenset((8_519_680, 32 << 20))
-"""The cuBLAS workspace sizes that PyTorch chooses, in bytes: before Hopper, and since Hopper."""
 OTHER_LINES: Final = "(other lines)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSummary:
-    """The figures of one rank's snapshot, in bytes after rounding. They are from the time of the last failed request
-    or, if no request failed, from the peak.
+    """The memory figures of one rank when its last allocation failed, or at the memory peak if none failed. Sizes are
+    in bytes.
     """
 
     device: int
@@ -35,53 +36,49 @@ class RankSummary:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     allocated_bytes: int
-    """The bytes in use when the last request failed; if no request failed, the bytes in use at the peak."""
+    """The allocated bytes when the last allocation failed, or at the memory peak."""
     reserved_bytes: int
     requested_bytes: int | None
-    """The size in bytes of the last request that failed; None if no request failed."""
+    """The size in bytes of the last allocation that failed, or None."""
     room_bytes: int | None
-    """The bytes that the allocator could reserve; None if the file does not record them."""
+    """The most bytes that the allocator could reserve, or None if unknown."""
     failing_line: str | None
     retries: int
     growth_bytes: int
-    """The bytes by which allocated memory grows from each step to the next."""
+    """The bytes by which allocated memory grows in each training step."""
     growth_line: str | None
     entries: int
     settings: str | None
     cublas_bytes: int
-    """The size of the cuBLAS workspace in bytes, which PyTorch chooses by GPU generation; 0 if no workspace is
-    allocated.
-    """
+    """The size in bytes of the cuBLAS workspace, or 0 if there is none."""
     lines: dict[str, tuple[int, int]]
-    """The allocated bytes and the number of blocks, for each line of the user's code."""
+    """The allocated bytes and the number of blocks for each source line."""
     roles: dict[str, int]
     headline: str = ""
     sentence: str = ""
-    """The first sentence of the explanation that `ullage explain` gives for this snapshot; "" if no explanation was
-    requested.
-    """
+    """The first sentence of the explanation for this snapshot. Empty if no explanation was made."""
 
     @property
     def failed(self) -> bool:
-        """Whether the last recorded request failed."""
+        """Whether the last recorded allocation failed."""
         return self.requested_bytes is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures of this rank as plain data for `json.dumps`."""
+        """Return this summary as plain data for `json.dumps`."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the figures of a rank from the data that `to_json` returned."""
+        """Create a summary from the data that `to_json` returned."""
         return cls(**{**data, "lines": {line: (size, count) for line, (size, count) in data["lines"].items()}})
 
 
 def summary_of(path: Path, *, is_whole: bool = False) -> RankSummary:
-    """Return the figures of one rank, read from its snapshot.
+    """Return the summary of one rank's snapshot.
 
     Args:
         path: the snapshot file.
-        is_whole: whether to explain the snapshot too, which takes several more replays.
+        is_whole: whether the snapshot is also explained, which takes several more replays.
 
     Raises:
         UllageError: the snapshot cannot be read.

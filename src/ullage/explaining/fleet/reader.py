@@ -1,4 +1,4 @@
-"""The process that reads the snapshots of ranks. Each request is a line of JSON, and so is each response.
+"""A process that reads the snapshots of ranks. It receives requests and sends responses as lines of JSON.
 
 Every worker is a separate process for two reasons. Reading a snapshot holds Python's global interpreter lock, in C++ as
 well as in Python. And if a damaged file crashes a reader, the other readers are not affected.
@@ -17,7 +17,7 @@ from ullage.explaining.fleet.rank_summary import summary_of
 
 
 def main() -> None:
-    """Answer the parent process's requests to read snapshots, until the parent process closes its end of the pipe."""
+    """Read the snapshots that the parent process requests, until it closes the pipe."""
     tie_to_parent()
     requests, answers = int(sys.argv[2]), int(sys.argv[3])
     with os.fdopen(requests, encoding="utf-8") as lines, os.fdopen(answers, "w", encoding="utf-8") as out:
@@ -27,13 +27,13 @@ def main() -> None:
 
 
 def answers(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Return the figures of several ranks. A worker of an execution engine calls this function."""
+    """Return the memory figures of several ranks. A worker of an execution engine calls this function."""
     paths, is_whole = payload["paths"], payload["is_whole"]
     return {"answers": [answer_to({"path": path, "is_whole": is_whole}) for path in paths if not cancelled()]}
 
 
 def answer_to(request: dict[str, object]) -> dict[str, object]:
-    """Return the figures of a rank. If its snapshot cannot be read, return the reason under the key "error"."""
+    """Return the memory figures of one rank. If its snapshot is unreadable, return {"error": the reason}."""
     try:
         return {"summary": summary_of(Path(str(request["path"])), is_whole=bool(request["is_whole"])).to_json()}
     except (UllageError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A pool of processes that read snapshots, each one rank at a time, within a shared memory budget."""
+"""A pool of processes that read snapshots in parallel, with a common memory budget."""
 
 import json
 import os
@@ -15,31 +15,25 @@ from ullage.explaining.fleet.rank_summary import RankSummary
 
 MOST_WORKERS: Final = 8
 _PIECES_A_WORKER: Final = 4
+# The largest number of ranks in one task for an execution engine. An engine's workers start a process for each task, so
+# small tasks would need many starts.
 _MOST_IN_A_PIECE: Final = 64
-"""The largest number of ranks in one task for an execution engine. An engine's workers first have to start a process
-for each task.
-"""
+# The memory in bytes that all reader processes together may use. A file that needs more is read alone.
 _BUDGET_BYTES: Final = 1 << 30
-"""The memory in bytes that all reader processes together may use. A file that needs more memory is read while no other
-file is being read.
-"""
+# The memory that is needed to read a file, divided by the size of the file. The first value is for an uncompressed
+# file, the second for a compressed one.
 _TIMES: Final = {False: 6, True: 60}
-"""The memory that reading a file needs, as a multiple of its size: for an uncompressed file, and for a compressed
-one.
-"""
 
 
 def default_workers() -> int:
-    """Return the number of reader processes that run at the same time: one for each core that this process may use, but
-    at most `MOST_WORKERS`.
-    """
+    """Return the default number of reader processes: one per available core, but at most `MOST_WORKERS`."""
     return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def read_ranks(
     files: Sequence[RankFile], *, workers: int, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return a dict from each file's path to the figures of its rank, or to a sentence that says why there are none.
+    """Read several snapshots. Return a dict from each path to the rank's memory figures, or to an error message.
 
     Args:
         files: the snapshots to read.
@@ -67,8 +61,7 @@ def read_ranks(
 def read_ranks_on(
     engine: WorkEngine, files: Sequence[RankFile], *, is_whole: bool = False, done: Callable[[int], None]
 ) -> dict[str, RankSummary | str]:
-    """Return the result of `read_ranks`, with the files read by the workers of an execution engine. The workers must
-    see the files at the same paths.
+    """Read snapshots on the workers of an execution engine. The workers must see the files at the same paths.
 
     Raises:
         EngineError: the engine no longer responds.
@@ -108,8 +101,6 @@ def _read(file: RankFile, readers: "_Readers", budget: "_Budget", *, is_whole: b
 
 
 class _Reader:
-    """A child process that reads snapshots, with the pipes for requests and responses."""
-
     def __init__(self) -> None:
         requests_end, requests = new_pipe()
         answers, answers_end = new_pipe()
@@ -126,13 +117,10 @@ class _Reader:
             os.close(answers_end)
         self._requests: IO[str] = os.fdopen(requests, "w", encoding="utf-8")
         self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
+        # The kernel may report the end of the process slightly after it closes the pipe.
         self.is_broken = False
-        """Whether the reader process has ended without a response. The kernel may report the end slightly after it
-        closes the pipe.
-        """
 
     def ask(self, request: dict[str, object]) -> dict[str, Any] | None:
-        """Return the reader process's response; None if the process has ended."""
         try:
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
@@ -146,7 +134,6 @@ class _Reader:
         return answer
 
     def close(self) -> None:
-        """End the reader process."""
         self.process.end()
         for pipe in (self._requests, self._answers):
             try:
@@ -156,8 +143,6 @@ class _Reader:
 
 
 class _Readers:
-    """Reader processes that wait for a request; a process that has ended is replaced by a new process."""
-
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
         self._waiting: list[_Reader] = []
@@ -166,7 +151,6 @@ class _Readers:
 
     @contextmanager
     def one(self) -> Iterator[_Reader]:
-        """Yield a reader process that only one thread uses until the `with` block ends."""
         with self._lock:
             reader = self._waiting.pop() if self._waiting else None
             if reader is None:
@@ -178,16 +162,12 @@ class _Readers:
                 self._waiting.append(reader)
 
     def stop(self) -> None:
-        """End all reader processes, so that no thread waits for a response."""
         with self._lock:
             self._stack.close()
 
 
+# A reader that needs more than the whole budget waits until no other reader runs.
 class _Budget:
-    """The memory budget in bytes that reader processes share. A reader that needs more than the whole budget waits
-    until no other reader runs.
-    """
-
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self._used = 0
@@ -195,7 +175,6 @@ class _Budget:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until this many bytes of the shared memory budget are free, or until no other reader uses the budget."""
         size_bytes = min(size_bytes, self._total)
         with self._changed:
             self._changed.wait_for(lambda: self._used + size_bytes <= self._total)

@@ -1,1 +1,1 @@
-"""The generator of a short script that runs out of memory in the same way as a recorded run."""
+"""Generates a short script that runs out of memory in the same way as a recorded run."""

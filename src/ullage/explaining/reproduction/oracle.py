@@ -1,7 +1,4 @@
-"""The test of whether a sketch (a short list of allocations and frees) fails as a recorded run did.
-
-The generated script sets a memory limit that equals the run's capacity; every replay in this module has the same limit.
-"""
+"""Tests whether a short list of allocations and frees fails in the same way as a recorded run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,10 +18,8 @@ _PAGES_TRIED: Final = 100
 
 
 def as_a_script_sets_them(settings: Settings) -> Settings:
-    """Return the allocator settings that a generated script uses for a run. A script always sets a memory limit.
-
-    With a memory limit, PyTorch collects garbage in its cache. Garbage collection is therefore switched off if the run
-    had no limit.
+    """Return the allocator settings for a generated script. Garbage collection is turned off if the run had no memory
+    limit.
     """
     collects = settings.per_process_memory_fraction < 1
     return replace(
@@ -34,13 +29,10 @@ def as_a_script_sets_them(settings: Settings) -> Settings:
     )
 
 
+# With expandable segments, PyTorch's limit is not the same as the end of the GPU's memory: PyTorch counts the whole
+# request, though some pages of the chosen range may already be mapped. So the cache is emptied at different points in
+# time. The limit that matches the run is close to the capacity.
 def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
-    """Yield memory limits under which the run may fail at the same request.
-
-    With expandable segments, PyTorch's limit is not the same as the end of the GPU's memory: PyTorch counts the whole
-    request, though some pages of the chosen range may already be mapped. So the cache is emptied at different points in
-    time. The limit that matches the run is close to the capacity.
-    """
     yield room_bytes
     if settings.expandable_segments:
         for pages in range(1, _PAGES_TRIED + 1):
@@ -50,21 +42,20 @@ def _rooms(room_bytes: int, settings: Settings) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """A function object that decides whether a sketch (a short list of allocations and frees) fails as the recorded run
-    did: at its last request, for the same cause, with the same capacity.
+    """Decides whether a short list of allocations fails like the recorded run: at its last allocation, and for the same
+    cause.
     """
 
     recording: Recording
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """The rules for the addresses of new segments with which a replay of the whole run fails."""
+    """The rules for segment addresses that are tested. The recorded run fails with each of them."""
     expandable_helps: bool
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Return the test for one recorded run that failed. `sketch` is the whole run as a list of operations that a
-        script can execute.
+        """Create the test for a failed run. `sketch` contains all operations of the run.
 
         Raises:
             UsageError: the request does not fail in a script, or it fails for another cause.
@@ -85,14 +76,14 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a list of operations fails as the recorded run did, with every rule in `placements`.
-        Expandable segments must prevent this failure exactly if they prevent the failure of the run.
+        """Return whether a list of operations fails like the recorded run. Expandable segments must have the same
+        effect on both.
         """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps
 
     def run(self, sketch: Sketch, placement: str | None = None, *, expandable: bool = False) -> Replay:
-        """Return the replay of a list of operations, with the run's capacity, up to the first request that fails."""
+        """Simulate a list of operations with the run's memory capacity, up to the first failed allocation."""
         settings = replace(
             as_a_script_sets_them(self.recording.rebuilt.settings),
             per_process_memory_fraction=(self.room_bytes + 0.5) / _CARD_BYTES,
@@ -103,19 +94,16 @@ class Oracle:
         return replay(sketch.program(), settings, device, stop_after_ooms=1)
 
     def is_same(self, done: Replay, sketch: Sketch) -> bool:
-        """Return whether a replay ended at the last request of its program, for the same cause as the recorded run."""
+        """Return whether a simulation failed at its last allocation, for the same cause as the recorded run."""
         if done.broken or not done.ran_out or done.done != len(sketch):
             return False
         return cause_of(self._as_recording(done), self.evidence(done), None) is self.cause
 
     def evidence(self, done: Replay) -> dict[str, int]:
-        """Return the allocator's figures at the request that failed in a replay."""
+        """Return the allocator's memory figures when an allocation failed in the simulation."""
         return evidence_of(self._as_recording(done))
 
     def _as_recording(self, done: Replay) -> Recording:
-        """Return the recording with the given replay in place of the recording's replay. The failed request is the
-        recorded request in both cases.
-        """
         rebuilt = replace(self.recording.rebuilt, room_bytes=self.room_bytes)
         return replace(self.recording, rebuilt=rebuilt, done=done, moment=done)
 

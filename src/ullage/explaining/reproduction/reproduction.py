@@ -1,4 +1,4 @@
-"""The reduction of a recorded run to as few requests as possible that fail in the same way, tested by replay.
+"""Reduces a recorded run to as few allocations as possible that still fail in the same way.
 
 A script cannot repeat every operation of a run. So some operations are replaced before anything is left out, and the
 whole run must still fail in the same way: a block that other streams still used is freed when its memory became
@@ -30,26 +30,23 @@ SCHEMA: Final = 1
 _OWN_SEGMENT_FROM_BYTES: Final = LARGE_SEGMENT_BYTES // 2  # A request of this size or more gets its own segment.
 Row = tuple[int, int, int, int]
 """An allocator operation, as (op, key, bytes, stream)."""
+# A block or a hole in a segment, as (bytes, requested bytes, key of the block). A hole is free memory, and its key is
+# -1.
 _Piece = tuple[int, int, int]
-"""A block or a hole in a segment, as (bytes, requested bytes, key of the block). For a hole, which is free memory, the
-key is -1.
-"""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reproduction:
-    """A sketch (a short list of allocations and frees) that fails as a recorded run did, and the allocator's figures at
-    the failure; sizes in bytes.
-    """
+    """A short list of allocations and frees that fails like a recorded run. Sizes are in bytes."""
 
     sketch: Sketch
     settings: Settings
-    """The allocator settings that the generated script sets; its memory limit is set separately."""
+    """The allocator settings of the generated script, without its memory limit."""
     cause: Cause
     requested_bytes: int
     needed_bytes: int
-    """The bytes that the allocator needs from the driver for the failing request."""
+    """The bytes that the failing allocation needs from the driver."""
     room_bytes: int
     free_bytes: int
     cached_bytes: int
@@ -57,22 +54,18 @@ class Reproduction:
     recorded_free_bytes: int
     recorded_cached_bytes: int
     allocations: int
-    """The number of allocations in the generated script, including the allocation that fails."""
+    """The number of allocations in the generated script, including the failing one."""
     recorded_allocations: int
-    """The number of allocations in the recording up to and including the failing request, plus the number of blocks
-    that existed when recording began.
-    """
+    """The number of allocations in the original run, including blocks from before the recording."""
     expandable_helps: bool
-    """Whether expandable segments prevent the failure both in the run and in the generated script."""
+    """Whether expandable segments prevent the failure."""
     trials: int
     finished: bool
-    """Whether the search for a shorter script finished before the time limit. If it did, no single allocation can be
-    left out of the script.
-    """
+    """Whether the search finished before the time limit. If so, every allocation in the script is needed."""
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return this reproduction as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this reproduction as plain data for `json.dumps`."""
         names = [field.name for field in fields(self) if field.name not in ("sketch", "settings")]
         told = {name: getattr(self, name) for name in names}
         return {"schema": SCHEMA, **told, "cause": self.cause.value, "notes": list(self.notes)}
@@ -88,7 +81,7 @@ def reproduce(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Reproduction:
-    """Shrink a recorded run to the allocations that make its last request fail as it did.
+    """Reduce a recorded run to the few allocations that make it fail in the same way.
 
     Args:
         history: the recording of one device.
@@ -201,9 +194,8 @@ def _recorded_allocations(recording: Recording) -> int:
 
 
 def sketch_of(recording: Recording) -> Sketch:
-    """Return a failed run as a list of allocations, frees and `empty_cache` calls that starts with an empty allocator.
-
-    A block that another stream still uses when the request fails is not freed.
+    """Return a failed run as a list of allocations, frees and `empty_cache` calls that starts with an empty
+    allocator.
     """
     program, settings = recording.program, recording.rebuilt.settings
     op, key = program.op.copy(), program.key.copy()
@@ -232,9 +224,6 @@ def sketch_of(recording: Recording) -> Sketch:
 
 
 def _free_when_back(ops: Column, streams: Column, op: Column, key: Column, rows: Column) -> None:
-    """Replace operations by frees, for blocks that several streams used: each of these blocks is freed where the other
-    streams had finished with it.
-    """
     waiting: dict[int, int] = {}
     for row in np.flatnonzero(np.isin(ops, (Op.RECORD_STREAM, Op.COMPLETE))).tolist():
         stream = int(streams[row])
@@ -278,9 +267,6 @@ def beginning_of(start: Sequence[StartSegment], settings: Settings, *, first_key
 
 
 def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes: int, settings: Settings) -> bool:
-    """Return whether a segment must be requested as a whole, because a request for its first block would allocate a
-    segment of a different size.
-    """
     if segment.is_small or segment.is_expandable or size_bytes < _OWN_SEGMENT_FROM_BYTES:
         return False
     first = pieces[0][0]
@@ -288,7 +274,6 @@ def _is_asked_for_whole(segment: StartSegment, pieces: list[_Piece], size_bytes:
 
 
 def _pieces(segment: StartSegment) -> Iterator[_Piece]:
-    """Yield the blocks of a segment in address order. Free memory between blocks is yielded as temporary blocks."""
     smallest = BLOCK_UNIT_BYTES if segment.is_small else LARGEST_SMALL_BYTES + BLOCK_UNIT_BYTES
     largest = LARGEST_SMALL_BYTES if segment.is_small else sum(size for size, *_ in segment.blocks)
     held: _Piece | None = None

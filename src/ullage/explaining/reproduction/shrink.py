@@ -1,4 +1,4 @@
-"""The reduction of a failing program by delta debugging, first over its allocations and then over their sizes.
+"""Shortens a failing list of operations by delta debugging: first it removes allocations, then it simplifies sizes.
 
 An allocation is removed together with its free. A function that the caller passes decides whether the rest still fails
 in the same way; this module knows nothing about causes or GPUs. Steps are tried in a fixed order, so the same program
@@ -26,16 +26,12 @@ _PROGRESS_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """A list of allocator operations, each with a key: ALLOCATE, FREE and EMPTY_CACHE. All but the last can be left
-    out; the last is the request that fails.
-
-    A key identifies an allocation and its free, or one EMPTY_CACHE.
-    """
+    """A list of allocations, frees and `empty_cache` calls. The last operation is the allocation that fails."""
 
     op: Column
     key: Column
     size: Column
-    """The number of bytes that each ALLOCATE requests. For other operations, the number has no meaning."""
+    """The requested bytes of each allocation. Other operations ignore it."""
     stream: Column
 
     def __len__(self) -> int:
@@ -43,36 +39,34 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The keys of all allocations and EMPTY_CACHE operations except the last operation, in order."""
+        """The IDs of all operations that can be left out, in order."""
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
     def n_allocations(self) -> int:
-        """The number of allocations in this list of operations, including the allocation that fails."""
+        """The number of allocations in this list, including the failing one."""
         return int(np.count_nonzero(self.op == Op.ALLOCATE))
 
     def of_rows(self, rows: Column | npt.NDArray[np.bool_]) -> "Sketch":
-        """Return a list with only some of the operations. `rows` has the indices of these operations, or a boolean for
-        each operation.
+        """Return the list with only some of its operations. `rows` contains their indices, or a boolean for each
+        operation.
         """
         return Sketch(op=self.op[rows], key=self.key[rows], size=self.size[rows], stream=self.stream[rows])
 
     def without(self, keys: Column) -> "Sketch":
-        """Return the list of operations without the operations that have one of the given keys."""
+        """Return the list without the operations that have the given IDs."""
         return self.of_rows(~np.isin(self.key, keys))
 
     def resized(self, key: int, size_bytes: int) -> "Sketch":
-        """Return the list of operations with a new size for one allocation: the allocation with the given key requests
-        `size_bytes`.
-        """
+        """Return a copy of the list in which one allocation has a new size."""
         return replace(self, size=np.where((self.key == key) & (self.op == Op.ALLOCATE), size_bytes, self.size))
 
     def size_of(self, key: int) -> int:
-        """Return the number of bytes that the allocation with the given key requests; 0 for an EMPTY_CACHE."""
+        """Return the requested bytes of the allocation with the given ID. Return 0 for an `empty_cache` call."""
         return int(self.size[(self.key == key) & (self.op != Op.FREE)][0])
 
     def program(self) -> Program:
-        """Return these operations as a `Program` that can be replayed; keys are renumbered from 0."""
+        """Return these operations as a `Program`, which the allocator model can simulate."""
         highest = int(self.key.max())
         # Few keys of a long run are left, so a table indexed by all keys would be slower.
         if highest > _SPARSE_KEYS_FACTOR * len(self):
@@ -86,15 +80,13 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The result of a search for the shortest list of operations that still fails as required."""
+    """The shortest list of operations found that still fails as required."""
 
     sketch: Sketch
     trials: int
-    """The number of lists of operations that the search tested."""
+    """The number of lists that the search tested."""
     finished: bool
-    """Whether the search for a shorter list of operations finished before the time limit. If it did, no single
-    allocation can be left out.
-    """
+    """Whether the search finished before the time limit. If so, no operation of the list can be left out."""
 
 
 def shrink(
@@ -105,7 +97,7 @@ def shrink(
     keep_sizes: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Shrunk:
-    """Make a sketch small: merge allocations, round sizes, and leave out each operation that the failure does not need.
+    """Shorten a failing list of operations: merge allocations, round sizes, and remove operations that are not needed.
 
     Args:
         sketch: a sketch for which `fails` returns true.
@@ -120,26 +112,22 @@ def shrink(
 
 
 class _LateError(Exception):
-    """The exception that ends the search for a shorter list of operations when the time limit is reached."""
+    """Ends the search for a shorter list of operations at the time limit."""
 
 
 class _Search:
-    """A search that shortens a failing list of operations step by step; `best` is the shortest failing list so far."""
-
     def __init__(
         self, sketch: Sketch, fails: Callable[[Sketch], bool], deadline: float, progress: Callable[[str], None]
     ) -> None:
         self.best = sketch
         self.trials = 0
         self.is_late = False
-        """Whether the time limit ended the search for a shorter list of operations."""
         self._fails = fails
         self._deadline = deadline
         self._progress_at = 0.0
         self._progress = progress
 
     def run(self, *, keep_sizes: bool) -> None:
-        """Repeat all steps that shorten the list of operations, until no step succeeds."""
         steps = [self._one_stream, self._remove, self._keep_alive]
         if not keep_sizes:
             steps[2:2] = [self._merge_runs, self._merge_pairs]
@@ -155,9 +143,6 @@ class _Search:
             self.is_late = True
 
     def _try(self, candidate: Sketch) -> bool:
-        """Return whether a candidate list of operations fails as required. If it does, the candidate becomes the
-        shortest list so far.
-        """
         now = time.monotonic()
         if now > self._deadline:
             raise _LateError
@@ -171,9 +156,6 @@ class _Search:
         return True
 
     def _remove(self) -> None:
-        """Leave out operations: first in large chunks, then in chunks of half the size, and finally one by one, until
-        every remaining allocation is needed for the failure.
-        """
         chunk = 1 << max(0, len(self.best.keys).bit_length() - 1)
         while True:
             before = self.best
@@ -186,7 +168,6 @@ class _Search:
                 return
 
     def _one_stream(self) -> None:
-        """Move allocations to the default stream: all of them together, or one stream after another."""
         streams = np.unique(self.best.stream[self.best.op == Op.ALLOCATE])
         others = streams[streams != 0].tolist()
         if others and not self._try(replace(self.best, stream=np.zeros_like(self.best.stream))):
@@ -195,9 +176,6 @@ class _Search:
                 self._try(replace(self.best, stream=merged))
 
     def _merge_runs(self) -> None:
-        """Replace several consecutive allocations by a single allocation of their total size, at the position of the
-        first or the last of them.
-        """
         chunk = 1 << max(1, len(self.best.keys).bit_length() - 1)
         while chunk > 1:
             keys = self._allocated()
@@ -208,7 +186,6 @@ class _Search:
             chunk //= 2
 
     def _merge_pairs(self) -> None:
-        """Replace any two allocations of the list of operations by a single allocation of their total size."""
         keys = self._allocated().tolist()
         if len(keys) > _MOST_IN_PAIRS:
             return
@@ -229,16 +206,13 @@ class _Search:
         return self._try(self.best.without(keys[keys != key]).resized(key, total))
 
     def _allocated(self) -> Column:
-        """Return the keys of the allocations that can be left out of the list of operations."""
         return np.asarray(self.best.key[:-1][self.best.op[:-1] == Op.ALLOCATE], np.int64)
 
     def _keep_alive(self) -> None:
-        """Remove each free without which the list of operations still fails."""
         for key in self.best.key[self.best.op == Op.FREE].tolist():
             self._try(self.best.of_rows((self.best.op != Op.FREE) | (self.best.key != key)))
 
     def _round(self) -> None:
-        """Replace the sizes of allocations by rounder sizes, beginning with the largest allocation."""
         keys = self._allocated().tolist()
         for key in sorted(keys, key=lambda key: (-self.best.size_of(key), key)):
             size = self.best.size_of(key)
@@ -248,9 +222,6 @@ class _Search:
 
 
 def _rounder(size: int) -> Iterable[int]:
-    """Yield sizes in bytes that are close to the given size and are multiples of a larger unit; the largest unit comes
-    first.
-    """
     for unit in _UNITS:
         if size % unit == 0:
             return

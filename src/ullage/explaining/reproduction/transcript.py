@@ -1,8 +1,4 @@
-"""The output of a reproduction: a Python script that needs only torch, and a report.
-
-The script contains only numbers and ullage's fixed texts, so nothing else from a snapshot, such as a file name, can get
-into it.
-"""
+"""Writes a Python script that reproduces an out-of-memory failure with torch alone."""
 
 import textwrap
 from typing import Final
@@ -137,13 +133,13 @@ def statement_of(reproduction: Reproduction) -> str:
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Return how many of the recorded allocations the script still contains, as text."""
+    """Return a text on how many of the recorded allocations remain in the script."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 
 
 def describe(reproduction: Reproduction, *, source: str) -> Report:
-    """Return the report of a reproduction, which compares the recording with the script."""
+    """Return a report that compares the generated script with the recorded run."""
     pairs = (
         ("requested", reproduction.requested_bytes, reproduction.requested_bytes),
         ("requested from the driver", reproduction.needed_bytes, reproduction.needed_bytes),
@@ -172,9 +168,6 @@ def describe(reproduction: Reproduction, *, source: str) -> Report:
 
 
 def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
-    """Return the script's lines for all operations except the last operation, the line for the last operation, and the
-    number of streams that the script needs.
-    """
     sketch = reproduction.sketch
     names: dict[int, str] = {}
     streams: dict[int, int] = {}
@@ -201,7 +194,6 @@ def _body(reproduction: Reproduction) -> tuple[list[str], str, int]:
 
 
 def _size(n_bytes: int) -> str:
-    """Return a number of bytes as Python source: "36 * MIB" if it is a whole number of MiB."""
     for unit_bytes, unit in ((GIB, "GIB"), (MIB, "MIB"), (KIB, "KIB")):
         if n_bytes and n_bytes % unit_bytes == 0:
             return f"{n_bytes // unit_bytes} * {unit}"

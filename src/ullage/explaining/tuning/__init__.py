@@ -1,1 +1,1 @@
-"""The search for the allocator settings with which a recorded run needs the least memory, by replaying the run."""
+"""Searches for the allocator settings with which a recorded run needs the least memory. Each setting is simulated."""

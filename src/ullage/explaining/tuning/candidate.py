@@ -1,7 +1,4 @@
-"""The allocator settings that a search may try, each as a value for PYTORCH_CUDA_ALLOC_CONF.
-
-This module does not replay runs and does not rank settings.
-"""
+"""The allocator settings that a search may try, as values for PYTORCH_CUDA_ALLOC_CONF."""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +10,7 @@ from ullage.recorded.settings import SINCE, Settings, SettingsError, parse_setti
 Version = tuple[int, int]
 _FRACTION: Final = "per_process_memory_fraction"
 _GARBAGE: Final = "garbage_collection_threshold"
+# The values that are tried for each option, in this order. The search also tries to omit the option.
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "expandable_segments": ("True",),
     "max_split_size_mb": ("32", "64", "128", "256", "512"),
@@ -21,41 +19,38 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "large_segment_size_mb": ("12", "32", "64", "128"),
     "max_non_split_rounding_mb": ("64", "256"),
 }
-"""The values that are tried for each option, in this order, in addition to leaving the option out."""
 _LARGE_STEP: Final = 2  # In MiB; the driver maps memory in pages of 2 MiB.
 _SPLIT_STEP: Final = 4  # In MiB; the bounds of the search for a number.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A set of allocator options that a process can be started with: the options that the search varies, and the run's
-    other options, which stay the same.
-    """
+    """A set of allocator options. Some are varied by the search, and the others are fixed."""
 
     options: tuple[tuple[str, str], ...] = ()
-    """The allocator options that the search varies, as (name, value) in the order of `_CHOICES`."""
+    """The allocator options that the search varies, as (name, value) pairs."""
     kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def text(self) -> str:
-        """The allocator options of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
+        """All options of this candidate as a value for PYTORCH_CUDA_ALLOC_CONF."""
         pairs = [*self.options, *self.kept]
         if self.value_of(_GARBAGE) and not any(name == _FRACTION for name, _ in self.kept):
             pairs.append((_FRACTION, "0.95"))  # Without a memory limit PyTorch does not collect garbage.
         return ",".join(f"{name}:{value}" for name, value in pairs)
 
     def value_of(self, name: str) -> str | None:
-        """Return the value that this candidate gives to an allocator option; None if the option is not set."""
+        """Return the value of an allocator option, or None if it is not set."""
         return dict(self.options).get(name)
 
     def with_option(self, name: str, value: str | None) -> "Candidate":
-        """Return a candidate with a new value for one allocator option. The value None removes the option."""
+        """Return a copy with a new value for one allocator option. The value None removes the option."""
         values = {**dict(self.options), name: value}
         options = tuple((known, found) for known in _CHOICES if (found := values.get(known)) is not None)
         return replace(self, options=options)
 
     def settings(self, semantics: str) -> Settings | None:
-        """Return this candidate's allocator options as parsed settings; None if PyTorch would reject the options."""
+        """Return the options as parsed settings. Return None if PyTorch would reject them."""
         try:
             return parse_settings(self.text, semantics=semantics)
         except SettingsError:
@@ -64,25 +59,21 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The candidates (sets of allocator options) that make sense for a run, given its torch version, the options that
-    stay the same, and whether the capacity is known.
-    """
+    """The combinations of allocator options that make sense for a run and its torch version."""
 
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether the allocator's capacity is known. Options that set a fraction of the capacity make sense only with a
-    known capacity.
-    """
+    """Whether the memory capacity is known. Options that set a fraction of it need this."""
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield a candidate that sets none of the varied options, then candidates that set one option each."""
+        """Yield a candidate without any varied option, and then each option alone."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)
 
     def around(self, candidate: Candidate) -> Iterator[Candidate]:
-        """Yield every candidate that differs from the given candidate in one option."""
+        """Yield every candidate that differs from the given one in exactly one option."""
         for name, choices in _CHOICES.items():
             now = candidate.value_of(name)
             for value in (None, *choices, *_between(name, now)):
@@ -99,7 +90,6 @@ class Space:
 
 
 def _between(name: str, value: str | None) -> tuple[str, ...]:
-    """Return numbers of MiB that are close to the present value of an allocator option."""
     step = {"max_split_size_mb": _SPLIT_STEP, "large_segment_size_mb": _LARGE_STEP}.get(name)
     if step is None or value is None:
         return ()
@@ -108,9 +98,7 @@ def _between(name: str, value: str | None) -> tuple[str, ...]:
 
 
 def candidate_of(text: str) -> Candidate:
-    """Return the allocator settings of a run as a candidate: the options that the search varies, and the options that
-    stay the same.
-    """
+    """Return the allocator settings of a run as a candidate for the search."""
     pairs = split_options(text)
     searched = {name: value for name, value in pairs if name in _CHOICES}
     kept = tuple((name, value) for name, value in pairs if name not in _CHOICES)

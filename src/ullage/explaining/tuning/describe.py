@@ -1,4 +1,4 @@
-"""The report on a search for allocator settings."""
+"""Writes the report on a search for allocator settings."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -51,16 +51,13 @@ def _tone(tuning: Tuning) -> Tone:
     return Tone.UNSURE if _is_all_before(tuning) else Tone.PLAIN
 
 
+# The training step had not ended at the failed request and may need more memory.
 def _is_thin(tuning: Tuning, best: Trial) -> bool:
-    """Return whether the best settings let the failed request succeed with almost no memory left, although the training
-    step had not ended.
-    """
     room = tuning.room_bytes
     return tuning.is_cut_short and room is not None and is_full(room, room - best.peak_reserved_bytes)
 
 
 def _is_all_before(tuning: Tuning) -> bool:
-    """Return whether the run reserved no memory in addition to the memory that was reserved when recording began."""
     return tuning.present.fits and 0 < tuning.present.peak_reserved_bytes == tuning.start_bytes
 
 
@@ -129,9 +126,6 @@ def _sections(tuning: Tuning) -> Iterator[Section]:
 
 
 def _head_to_head(now: Trial, best: Trial, needs: tuple[LeastRoom, ...]) -> Table:
-    """Return the table that compares the run's present settings with the best settings. If the run fails with the
-    present settings, the peaks are not compared.
-    """
     more_bytes = _more_bytes(best.peak_reserved_bytes - now.peak_reserved_bytes) if now.fits else ""
     rows = [
         ("requests that fail", str(now.ooms), str(best.ooms), _more(best.ooms - now.ooms)),
@@ -173,9 +167,6 @@ def _table(tuning: Tuning) -> Table:
 
 
 def _shown(tuning: Tuning) -> list[Trial]:
-    """Return the replays that the report shows: those with the best and the present settings, those that no other
-    replay beats in both bytes and driver calls, and other improvements.
-    """
     trials = tuning.in_any_room or tuning.trials
     now = next(trial for trial in trials if trial.text == tuning.present.text)
     top = [now] if tuning.best is None else [tuning.best, now]
@@ -214,9 +205,6 @@ def _row(trial: Trial, tuning: Tuning) -> TableRow:
 
 
 def _shown_text(trial: Trial) -> str:
-    """Return the settings of a replay as text, with spaces between options so that a narrow terminal breaks lines
-    there.
-    """
     return ", ".join(f"{name}:{value}" for name, value in split_options(trial.text)) or _NOTHING
 
 

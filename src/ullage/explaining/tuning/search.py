@@ -1,4 +1,4 @@
-"""The search strategy: which settings to replay next, and which of the replayed settings are best.
+"""The search strategy for allocator settings: which settings to simulate next, and which are best.
 
 The search does not know how long a driver call takes. It counts the calls: settings that need many more calls than the
 present settings are tried but not recommended.
@@ -18,15 +18,13 @@ from ullage.explaining.tuning.trial import RecordedRun, Trial
 from ullage.recorded.settings import Settings
 
 _GAIN_ONE_PART_IN: Final = 100
+# The smallest saving that justifies a change of settings: 1 / `_GAIN_ONE_PART_IN` of the reserved bytes, or
+# `_GAIN_ENOUGH_BYTES` if that is less. On a GPU with much memory, a fraction alone could exceed the memory of a batch
+# and hide a useful saving.
 _GAIN_ENOUGH_BYTES: Final = GIB // 2
-"""The smallest saving that justifies a change of settings: 1 / `_GAIN_ONE_PART_IN` of the reserved bytes, or
-`_GAIN_ENOUGH_BYTES` if that is less. On a GPU with much memory, a fraction alone could exceed the memory of a batch and
-hide a useful saving.
-"""
+# A factor. Each additional allocator option must save at least the smallest useful saving, multiplied by this factor.
+# The product is 2 % of the reserved bytes, but at most 1 GiB.
 _GAINS_PER_OPTION: Final = 2
-"""The saving that each further allocator option must bring, as a multiple of the smallest useful saving. It equals 2 %
-of the reserved bytes or, if that is less, 1 GiB.
-"""
 _STARTING_POINTS: Final = 3
 _MOST_THREADS: Final = 8
 _PROGRESS_SECONDS: Final = 0.5
@@ -34,9 +32,7 @@ _PROGRESS_SECONDS: Final = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class SettingsSearch:
-    """A search for the best allocator settings: all replays that were made so far, and the choice of the settings to
-    replay next.
-    """
+    """Searches for the best allocator settings, by simulating a run with many of them."""
 
     run: RecordedRun
     space: Space
@@ -51,15 +47,13 @@ class SettingsSearch:
     _progress_at: float = 0.0
 
     def try_present(self, text: str, settings: Settings, seconds: float) -> Trial:
-        """Start the time limit, and return the replay of the run with its present settings."""
+        """Start the time limit, and simulate the run with its present settings."""
         self.deadline = time.monotonic() + seconds
         self.present = self.trials[settings] = self.run.attempt(text, settings, self.room_bytes)
         return self.present
 
     def run_from(self, start: Candidate) -> None:
-        """Replay the run with each option alone. Then vary the best candidates, one option at a time, until no change
-        improves them.
-        """
+        """Simulate the run with each option alone. Then improve the best candidates one option at a time."""
         self.try_all(self.space.alone())
         for first in [*self._starts(), start]:
             current = first
@@ -72,9 +66,7 @@ class SettingsSearch:
                 current = chosen
 
     def try_all(self, candidates: Iterable[Candidate]) -> None:
-        """Replay the run with all candidates that have not been replayed yet, several in parallel, until the time
-        limit.
-        """
+        """Simulate the run with all candidates that were not tried yet, in parallel, until the time limit."""
         work: dict[Settings, Candidate] = {}
         for candidate in candidates:
             settings = candidate.settings(self.semantics)
@@ -105,7 +97,7 @@ class SettingsSearch:
         self.progress(f"{len(self.trials)} settings replayed; best so far: {what} with {best.text or 'nothing set'}")
 
     def settings_of(self, trial: Trial) -> Settings:
-        """Return the allocator settings with which a replay was made."""
+        """Return the allocator settings that a simulation used."""
         return next(settings for settings, found in self.trials.items() if found is trial)
 
     def _trial(self, candidate: Candidate) -> Trial | None:
@@ -113,7 +105,6 @@ class SettingsSearch:
         return self.trials.get(settings) if settings is not None else None
 
     def _starts(self) -> list[Candidate]:
-        """Return the best candidates so far, at most one candidate for each set of option names."""
         starts: dict[tuple[str, ...], Candidate] = {}
         for trial in self.ranked():
             candidate = self._candidates.get(trial.text)
@@ -122,9 +113,6 @@ class SettingsSearch:
         return list(starts.values())[:_STARTING_POINTS]
 
     def _key(self, trial: Trial) -> tuple[Any, ...]:
-        """Return a sort key that orders replays: first those without failed requests, then those without many
-        additional driver calls, then those with the fewest reserved bytes.
-        """
         assert self.present is not None
         if not trial.fits:
             return (True, -trial.reached, trial.ooms, trial.options, trial.text)
@@ -138,20 +126,16 @@ class SettingsSearch:
         )
 
     def _needs_many_calls(self, trial: Trial) -> bool:
-        """Return whether a replay makes far more driver calls than the replay with the present settings: over twice as
-        many, and more than one additional call per 100 requests.
-        """
         assert self.present is not None
         now = self.present.driver_calls
         return trial.driver_calls > max(2 * now, now + self.run.allocations // 100)
 
     def ranked(self) -> list[Trial]:
-        """Return all replays that were made, the best replay first."""
+        """Return the results of all simulations, best first."""
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best of the given replays. Of those that are nearly as good with equally many options, the one
-        with the fewest retries is returned.
+        """Return the best of the given simulations. Among nearly equal ones, the one with the fewest retries wins.
 
         Each option must bring a saving, because the more options are set, the more they are fitted to this one run.
         """
@@ -182,8 +166,8 @@ class SettingsSearch:
         return min(self.present.peak_reserved_bytes // _GAIN_ONE_PART_IN, _GAIN_ENOUGH_BYTES)
 
     def better(self) -> Trial | None:
-        """Return the replay whose settings are recommended: it fits while the present settings do not, or it saves
-        bytes or driver calls. None if no replay does.
+        """Return the simulation with the recommended settings. Return None if no settings are better than the present
+        ones.
         """
         assert self.present is not None
         best, now = self.choose(list(self.trials.values())), self.present
@@ -210,9 +194,7 @@ class SettingsSearch:
 
 
 def frontier_of(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the replays without failure that no other replay beats in both bytes and driver calls. Of equal replays,
-    the one with the fewest options is returned.
-    """
+    """Return the simulations that no other one beats in both memory and driver calls."""
     order = sorted(
         (trial for trial in trials if trial.fits),
         key=lambda trial: (trial.driver_calls, trial.peak_reserved_bytes, trial.options, trial.text),

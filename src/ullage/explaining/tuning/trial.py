@@ -1,4 +1,4 @@
-"""A replay of a recorded run with other allocator settings or another capacity."""
+"""Simulates a recorded run with other allocator settings or another memory capacity."""
 
 import math
 import time
@@ -13,50 +13,44 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import LARGE_UNIT_BYTES, Settings
 
 ROOM_STEP_BYTES: Final = LARGE_UNIT_BYTES
-"""The step size, in bytes, of the search for the least capacity that a run needs."""
+"""The step size in bytes of the search for the smallest sufficient memory capacity."""
 _MOST_ENLARGEMENTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """The outcome of a replay with the given allocator settings."""
+    """The result of simulating a run with certain allocator settings."""
 
     text: str
-    """The settings of the replay as a value for PYTORCH_CUDA_ALLOC_CONF; an empty string if no options are set."""
+    """The simulated settings as a value for PYTORCH_CUDA_ALLOC_CONF. Empty if there are none."""
     fits: bool
     ooms: int
-    """The number of requests that fail in the replay."""
+    """The number of allocations that fail."""
     retries: int
-    """The number of times that the allocator freed its cache to satisfy a request."""
+    """The number of times that the allocator freed its cache to satisfy an allocation."""
     peak_reserved_bytes: int
     driver_calls: int
     reached: float
-    """The fraction of the run, from 0 to 1, that precedes the first failed request; 1 if no request failed."""
+    """The fraction of the run before the first failed allocation, from 0 to 1."""
 
     @property
     def options(self) -> int:
-        """The number of allocator options that the replay sets."""
+        """The number of allocator options that are set."""
         return self.text.count(":") - self.text.count("[") if self.text else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A recorded run that can be replayed with other settings.
-
-    If a request that failed in the recording succeeds in a replay, its memory is freed at once, because the program did
-    not receive it.
-    """
+    """A recorded run that can be simulated with other settings."""
 
     program: Program
     allocations: int
     start_bytes: int
-    """The bytes that were reserved before recording began. Every replay starts with these bytes, with any settings."""
+    """The bytes that were already reserved when recording began."""
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> "RecordedRun":
-        """Return a run that can be replayed, made from the allocator program that was reconstructed from a
-        recording.
-        """
+        """Create a run that can be simulated from its reconstructed allocator operations."""
         program = rebuilt.program
         return cls(
             program=program,
@@ -65,7 +59,7 @@ class RecordedRun:
         )
 
     def attempt(self, text: str, settings: Settings, room_bytes: int) -> Trial:
-        """Replay the recorded run once."""
+        """Simulate the recorded run once."""
         done = replay(self.program, settings, ReplayDevice(total_bytes=room_bytes))
         failed = sorted([*done.oom_ops.tolist(), *done.rejected_ops.tolist()])
         ended = failed[0] if failed else done.done if done.broken else len(self.program)
@@ -80,10 +74,10 @@ class RecordedRun:
         )
 
     def smallest_room(self, settings: Settings, *, deadline: float = math.inf) -> tuple[int, bool] | None:
-        """Find the least capacity that the allocator needs, in multiples of `ROOM_STEP_BYTES`.
+        """Find the smallest memory capacity with which the run succeeds, in multiples of `ROOM_STEP_BYTES`.
 
-        With this capacity no request fails, and with one step less a request does; both are replayed. Return None if
-        the run fails with any capacity.
+        With the returned capacity no allocation fails; with one step less, one does. Return None if the run fails with
+        any capacity.
 
         Args:
             settings: the allocator's settings.

@@ -1,8 +1,4 @@
-"""The search for the best allocator settings for a recorded run, and for the least capacity that the run needs, by
-replay.
-
-The results are proved for this run only.
-"""
+"""Searches for the best allocator settings of a recorded run, and for the smallest memory capacity that it needs."""
 
 import time
 from collections.abc import Callable
@@ -25,30 +21,25 @@ from ullage.recorded.settings import SINCE, USUAL, line_to_paste, semantics_of, 
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
+# The torch version that is assumed if the run's version is unknown. The search then tries only options that this and
+# all later versions have.
 _UNKNOWN_VERSION: Final = (2, 9)
-"""The torch version that is assumed if the run's version is unknown, so that the search tries only options that this
-version and all later versions have.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastRoom:
-    """The least capacity with which the run succeeds, in bytes."""
+    """The smallest memory capacity in bytes with which a run succeeds."""
 
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether a replay proves that the next smaller capacity is too small; False if the time limit ended the search
-    before that.
-    """
+    """Whether the next smaller capacity is known to fail. False if the time limit ended the search."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Answer):
-    """The result of a search for allocator settings. `best` is None if no settings improve on the run's present
-    settings.
-    """
+    """The result of a search for allocator settings. `best` is None if the present settings are best."""
 
     described_in: ClassVar[str] = "ullage.explaining.tuning.describe"
 
@@ -56,27 +47,27 @@ class Tuning(Answer):
     device: int
     torch_version: str
     room_bytes: int | None
-    """The capacity of the run in bytes: the most that the allocator can reserve; None if the capacity is unknown."""
+    """The most bytes that the allocator can reserve, or None if unknown."""
     start_bytes: int
-    """The bytes reserved before recording began."""
+    """The bytes that were already reserved when recording began."""
     is_cut_short: bool
-    """Whether the recording ends with a failed request, so that the memory that the run needs later is unknown."""
+    """Whether the recording ends with a failed allocation. The memory needed afterwards is then unknown."""
     present: Trial
     best: Trial | None
     line: str | None
-    """The shell line that sets the best allocator settings; the user runs it before the process starts."""
+    """The shell command that sets the best allocator settings."""
     trials: tuple[Trial, ...]
-    """All replays that the search made, the best replay first."""
+    """The results of all simulations, best first."""
     in_any_room: tuple[Trial, ...]
-    """Replays with the same settings and an unlimited capacity; made only if the run does not fit with any settings."""
+    """Simulations with unlimited memory. They are made only if the run fails with all settings."""
     frontier: tuple[Trial, ...]
-    """The replays that no other replay beats in both bytes and driver calls, sorted by driver calls."""
+    """The simulations that no other one beats in both memory and driver calls, sorted by driver calls."""
     needs: tuple[LeastRoom, ...]
-    """The least capacity of the run with the present settings, then with the best settings; an unknown capacity is left
+    """The smallest memory capacity for the present settings, and then for the best settings. Unknown ones are left
     out.
     """
     is_complete: bool
-    """Whether the search for settings finished before the time limit."""
+    """Whether the search finished before the time limit."""
     notes: tuple[str, ...]
 
     @property
@@ -85,7 +76,7 @@ class Tuning(Answer):
         return ExitCode.YES if self.best else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return this result as plain data for `json.dumps`; the first key is the schema version."""
+        """Return this result as plain data for `json.dumps`."""
         found = asdict(self)
         found["candidates"] = found.pop("trials")
         return {"schema": SCHEMA, **found}
@@ -101,7 +92,7 @@ def tune(
     budget_seconds: float = 20.0,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
-    """Search for the allocator settings with which a run fits and reserves the least.
+    """Search for the allocator settings with which a run succeeds and reserves the least memory.
 
     Args:
         history: the recording of one device.
@@ -159,7 +150,6 @@ def tune(
 
 
 def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
-    """Return the program of a recorded run, and the run's capacity in bytes."""
     # If a request was refused while memory was free, it met a limit, and that limit is the capacity.
     if rebuilt.room_is_known:
         rebuilt = Recording.of(history, rebuilt).rebuilt
@@ -172,7 +162,6 @@ def _with_room(history: History, rebuilt: Rebuilt) -> tuple[Rebuilt, int]:
 
 
 def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearch:
-    """Search again, with an unlimited capacity, for the settings with which the run reserves the least memory."""
     assert search.present is not None
     search.progress("no settings fit; looking for those that need the least memory")
     text = search.present.text
@@ -189,9 +178,6 @@ def _in_any_room(search: SettingsSearch, budget_seconds: float) -> SettingsSearc
 
 
 def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ...]:
-    """Return the least capacity of the run with the present settings and with the best settings. Each of the two
-    searches may take half of the time.
-    """
     assert search.present is not None
     best = search.better() or search.present
     found = []
@@ -205,7 +191,6 @@ def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ..
 
 
 def _is_cut_short(history: History) -> bool:
-    """Return whether the recording shows a failed request and no allocation after it."""
     at = [int((history.action == action).nonzero()[0].max(initial=-1)) for action in (Action.OOM, Action.ALLOC)]
     return at[0] > at[1]
 
@@ -242,7 +227,6 @@ def _notes(history: History, rebuilt: Rebuilt, run: RecordedRun, best: Trial | N
 
 
 def _notes_of(best: Trial) -> list[str]:
-    """Return notes that users should read before they use the recommended settings."""
     notes = []
     for name, (major, minor) in SINCE.items():
         if f"{name}:" in best.text:

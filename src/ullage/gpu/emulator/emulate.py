@@ -1,9 +1,8 @@
-"""The emulation of a GPU in this process and in every process that it starts.
+"""Emulate a GPU in this process and in every process that it starts.
 
-A process emulates until it ends, because torch binds to the libraries that it finds when it is imported. Child
-processes inherit the GPU through two environment variables: `ULLAGE_EMULATED_CARD` describes it, and `PYTHONPATH` leads
-to `_child/hooks/sitecustomize.py`, which loads it. `ullage.gpu.values` computes the values that are read back from the
-GPU.
+A process emulates until it ends, because torch binds to CUDA libraries when it is imported. Child processes inherit the
+GPU through two environment variables. `ULLAGE_EMULATED_CARD` describes the GPU. `PYTHONPATH` leads to
+`_child/hooks/sitecustomize.py`, which starts the emulation.
 """
 
 import atexit
@@ -48,36 +47,32 @@ _EXIT_PAUSE_SECONDS: Final = 0.05
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """The description of this process's emulated GPU; sizes are in bytes."""
+    """The emulated GPU of this process. Sizes are in bytes."""
 
     gpu: str
     count: int
     total_memory_bytes: int
     context_bytes: int
     cudnn_workspace_bytes: int | None
-    """The workspace bytes that the user has set for every cuDNN plan; None if cuDNN's own sizes are used."""
+    """The workspace size of every cuDNN plan, if the user has set one. None: cuDNN's own sizes."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose memory addresses are emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose memory addresses are emulated, such as "linux"."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
-    """The options that determine which values a script reads back from the emulated GPU."""
+    """The options for the tensor values that a script reads from the emulated GPU."""
 
     def __post_init__(self) -> None:
-        """Convert `values` to a `ValuesChoice` if it is a dict, as in the result of `dataclasses.asdict`."""
         if isinstance(self.values, dict):
             object.__setattr__(self, "values", ValuesChoice(**self.values))
 
     def __repr__(self) -> str:
-        """Return a one-line summary of the emulation; a notebook shows it if it is the last expression of a cell."""
         each = " each" if self.count > 1 else ""
         return f"<Emulation: {self.count} x {self.gpu}, {text_of_bytes(self.total_memory_bytes)}{each}>"
 
 
 _current: Emulation | None = None
+# ullage's C code writes the used GPU memory here until the process ends. The emulated nvidia-smi reads it.
 _shown: object = None
-"""The memory into which ullage's C code writes how much GPU memory is used, so that the emulated nvidia-smi can show
-it; this memory is kept until the process ends.
-"""
 
 
 @public
@@ -95,14 +90,14 @@ def emulate(
 ) -> Emulation:
     """Emulate `count` GPUs in this process and its children until they end.
 
-    Call this function before torch is imported. Every byte that torch then reports comes from PyTorch's own allocator.
+    Call this function before torch is imported. PyTorch's own allocator then runs, and reports its own byte counts.
 
     Args:
         gpu: a GPU's name ("RTX 4090") or size ("24GiB"), see `ullage.gpu.gpus.find_gpu`.
         total_memory_bytes: the GPU's memory as the driver reports it; None: the value in ullage's table of GPUs.
         context_bytes: the memory that the CUDA context uses; None: the value in the GPU's profile.
-        cudnn_workspace_bytes: the workspace of every cuDNN plan; None: cuDNN's own answer, if cuDNN is installed with
-            torch or if the environment variable ULLAGE_CUDNN names its folder, or else an estimate from similar graphs.
+        cudnn_workspace_bytes: the workspace of every cuDNN plan. None: cuDNN's own answer, if cuDNN is installed with
+            torch or the environment variable ULLAGE_CUDNN names its folder; otherwise an estimate from similar graphs.
         placement: the driver whose placement of memory is emulated: "linux", "wsl", "windows" or "linux-host" (memory
             shares the address space with the process's own mappings). Up to torch 2.11, PyTorch chooses the block with
             the lower address among free blocks of equal size, so the reserved memory depends on the placement.
@@ -111,8 +106,8 @@ def emulate(
             sent are computed, and other values are plausible random numbers; "off": zero; "all": all values are
             computed on the host, however long that takes.
         values_seed: the seed of the plausible random numbers.
-        routing: the experts that a router with random scores chooses: "drawn", "balanced", "worst", or a number, the
-            exponent of a Zipf distribution.
+        routing: the experts that a router with random scores chooses: "drawn" (those with the highest random scores),
+            "balanced", "worst", or a number, the exponent of a Zipf distribution.
 
     Raises:
         EmulationError: torch is imported already, or this process emulates a different GPU already.
@@ -137,7 +132,7 @@ def emulate(
 
 
 def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices: Any) -> Emulation:
-    """Make every Python process with this environment, and its children, emulate GPUs; this process is not affected.
+    """Make Python processes with this environment emulate GPUs. This process is not affected.
 
     Args:
         environment: the environment of a process that is about to be started.
@@ -158,13 +153,13 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
 
 
 def inherit() -> None:
-    """Emulate the parent process's GPU in a child process. `_child/hooks/sitecustomize.py` calls this function."""
+    """Emulate the parent process's GPU. `_child/hooks/sitecustomize.py` calls this function in child processes."""
     if _current is None:
         _start(Emulation(**json.loads(os.environ[CARD_VARIABLE])))
 
 
 def inherited() -> Emulation:
-    """Return the emulation that this process has inherited from its parent process."""
+    """Return the emulation that this process inherited from its parent."""
     inherit()
     assert _current is not None
     return _current
@@ -217,17 +212,13 @@ def _emulation_of(
 
 
 def check_placement(what: str, placement: str) -> None:
-    """Raise UsageError if a text is not one of `PLACEMENTS`, the names of drivers whose memory addresses can be
-    emulated.
-    """
+    """Raise UsageError if ullage cannot emulate the memory addresses of the named driver."""
     if placement not in PLACEMENTS:
         raise UsageError(f"{what}{quoted(placement)} is not a known driver; expected one of: {', '.join(PLACEMENTS)}")
 
 
 def figures_of(card: Gpu) -> dict[str, int]:
-    """Return the properties of a GPU by their names in `ullage.gpu.emulator.library.FIGURES`, without those that each
-    emulation chooses: CUDA context, cuDNN workspace and address placement.
-    """
+    """Return a GPU's properties, under the names that the emulated CUDA libraries expect."""
     major, minor = card.compute_capability
     own = {name: getattr(card, name) for name in library.FIGURES if hasattr(card, name)}
     return own | {"cc_major": major, "cc_minor": minor, "max_blocks_per_sm": _blocks_per_sm(card)}
@@ -270,7 +261,6 @@ def _start(emulation: Emulation) -> None:
 
 
 def _put_in_path(environment: MutableMapping[str, str]) -> None:
-    """Change PATH so that programs started with this environment find the emulated nvidia-smi first."""
     before = environment.get("PATH", os.defpath)
     if SMI_FOLDER not in before.split(os.pathsep):
         environment["PATH"] = os.pathsep.join([SMI_FOLDER, before])
@@ -279,7 +269,6 @@ def _put_in_path(environment: MutableMapping[str, str]) -> None:
 
 
 def _show_use() -> None:
-    """Share how much GPU memory this process uses with the processes that it starts, through `USE_VARIABLE`."""
     global _shown
     try:
         descriptor = os.memfd_create("ullage-card")
@@ -295,7 +284,6 @@ def _show_use() -> None:
 
 
 def _give_values(emulation: Emulation, torch: ModuleType) -> None:
-    """Start to compute the values that a script reads back from the emulated GPU, once torch is imported."""
     from ullage.gpu.values.start import Values
 
     if emulation.values.mode == "all":
@@ -303,8 +291,6 @@ def _give_values(emulation: Emulation, torch: ModuleType) -> None:
     Values(emulation.values, library).start()
 
 
+# CUDA C++ Programming Guide, specifications per compute capability
 def _blocks_per_sm(card: Gpu) -> int:
-    """Return the number of resident blocks per SM of a GPU (CUDA C++ Programming Guide, specifications per compute
-    capability).
-    """
     return {(7, 5): 16, (8, 6): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}.get(card.compute_capability, 32)

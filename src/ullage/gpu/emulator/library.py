@@ -1,7 +1,6 @@
-"""The Python interface of the emulated CUDA libraries: it loads them before torch, describes the GPUs, and reads the
-counters.
+"""Load the emulated CUDA libraries, describe the GPUs to them, and read their counters.
 
-The libraries themselves are in `cuda/`, with one C file for each library.
+They must be loaded before torch. Their C code is in `cuda/`, with one file for each library.
 """
 
 import ctypes
@@ -43,7 +42,7 @@ FIGURES: Final = (
 
 
 class PlanSource(IntEnum):
-    """The source of the workspace size of a cuDNN plan; the order is that of `enum plan_source` in `cuda/card.h`."""
+    """The origin of a cuDNN workspace size. The order is that of `enum plan_source` in `cuda/card.h`."""
 
     UNKNOWN = 0
     GIVEN = 1
@@ -56,8 +55,6 @@ GUESSES: Final = ("rnn", "batch_norm", "dropout", "ctc", "fft")
 
 
 class _PlanStruct(ctypes.Structure):
-    """A ctypes structure with the same fields as `struct cudnn_plan` in `cuda/card.h`."""
-
     _fields_ = (
         ("source", ctypes.c_int),
         ("problem", ctypes.c_uint64),
@@ -70,44 +67,44 @@ class _PlanStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """Totals of one kind of guessed allocation sizes, which a CUDA library reveals only on a real GPU.
+    """Totals of allocations whose sizes are guessed, because a CUDA library reveals them only on a real GPU.
 
     The fields are those of `struct guess_figures` in `cuda/card.h`.
     """
 
     count: int
     guessed_bytes: int
-    """The largest sum, in bytes, of guessed library allocations that existed at the same time."""
+    """The peak of guessed allocations in bytes."""
     below_bytes: int
-    """The number of bytes by which the memory that CUDA libraries use on a real GPU may be less than guessed."""
+    """The number of bytes by which a real GPU may use less than guessed."""
     above_bytes: int
     expected_below_bytes: int
-    """The number of bytes by which guessed allocations may be smaller on a real GPU, at the last request for which
-    memory ran out.
+    """The number of bytes by which a real GPU is expected to use less than guessed. It was noted when memory last ran
+    out.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """Totals of the NCCL communicators with several ranks that have executed an operation: the largest number at the
-    same time, and their traffic.
+    """Totals of the NCCL communicators with several ranks that have executed an operation.
+
+    The numbers of communicators and ranks are the largest at any one time.
 
     The fields are those of `struct communicator_figures` in `cuda/card.h`.
     """
 
     communicators: int
     peers: int
-    """The number of peer ranks that this rank sends to or receives from, summed over communicators; collectives are not
-    counted.
-    """
+    """The number of ranks with which this rank exchanges point-to-point messages, summed over communicators."""
     sent_bytes: int = 0
-    """The bytes that this rank has sent to other ranks since the process began, assuming that collectives use rings."""
+    """The bytes that this rank has sent to other ranks. Collectives are assumed to use rings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Totals of the cuDNN plans whose workspace sizes come from one source. The field `problems` counts the different
-    graphs with their shapes.
+    """Totals of the cuDNN plans whose workspace sizes have the same origin.
+
+    The field `problems` counts graphs with different operations or tensor shapes.
 
     The fields are those of `struct plan_figures` in `cuda/card.h`.
     """
@@ -115,50 +112,47 @@ class PlanFigures:
     runs: int
     problems: int
     largest_tensor_bytes: int
-    """The bytes of all tensors of the largest graph that cuDNN ran."""
+    """The total bytes of all tensors in the largest cuDNN graph."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """The largest number of bytes by which a cuDNN workspace may be smaller than assumed; 0 if the size is known."""
+    """The largest number of bytes by which a real workspace may be smaller. It is 0 if the size is known."""
     most_above_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideFigures:
-    """The memory that one shared object (a library) requested from the driver, outside PyTorch's allocator; sizes in
-    bytes, before rounding.
+    """The memory that one library requested from the driver, outside PyTorch's allocator.
 
-    The fields are those of `struct outside_figures` in `cuda/card.h`.
+    Sizes are in bytes, before rounding. The fields are those of `struct outside_figures` in `cuda/card.h`.
     """
 
     calls: int
     bytes: int
-    """The bytes that one shared object (a library) has requested from the driver and not freed yet."""
+    """The bytes that the library holds now."""
     peak_bytes: int
-    """The largest number of bytes that one shared object (a library) had allocated from the driver at the same time."""
+    """The largest number of bytes that the library has held."""
     managed_peak_bytes: int
-    """The largest number of bytes of managed memory allocated at the same time; managed memory is in host memory."""
+    """The peak of managed memory (cudaMallocManaged) in bytes. It is in host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnPlans:
-    """The cuDNN plans that were run."""
+    """The cuDNN plans that the process has run."""
 
     by_source: dict[str, PlanFigures]
-    """Totals of cuDNN plans, by the lower-case name of the `PlanSource` of their workspace sizes; sources without a
-    plan are left out.
-    """
+    """Maps the lower-case name of a `PlanSource` to the totals of its cuDNN plans."""
     reasons: tuple[str, ...]
-    """The reasons why some cuDNN workspace sizes do not come from cuDNN itself."""
+    """The reasons why some workspace sizes do not come from cuDNN itself."""
 
     @property
     def count(self) -> int:
-        """The number of different graphs that the emulated cuDNN ran."""
+        """The number of different cuDNN graphs."""
         return sum(figures.problems for figures in self.by_source.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A cuDNN graph with its shapes that was run, identified by a number."""
+    """A cuDNN graph that was run, with its tensor shapes and a number."""
 
     source: str
     problem: int
@@ -203,7 +197,7 @@ def _card() -> ctypes.CDLL:
 
 
 def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_number: int, cudnn: int) -> None:
-    """Set the properties of this process's emulated GPUs, before the process reads them for the first time."""
+    """Set the properties of the emulated GPUs. Call this before the process uses them."""
     card = _card()
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     described = card.card_configure(count, cuda_number, cudnn) and all(
@@ -214,19 +208,18 @@ def describe_cards(name: str, figures: dict[str, int], *, count: int, cuda_numbe
 
 
 def change_cards(name: str, figures: dict[str, int], *, count: int) -> None:
-    """Change the properties of emulated GPUs that may already be in use; later queries return the new properties."""
+    """Change the properties of emulated GPUs that may already be in use."""
     values = (ctypes.c_int64 * len(FIGURES))(*(figures[figure] for figure in FIGURES))
     for device in range(count):
         _card().card_describe(device, name.encode(), values, len(FIGURES))
 
 
 def load(cuda_major: int) -> Path:
-    """Load the emulated libraries for a CUDA version into the process; return their folder.
+    """Load the emulated libraries for a CUDA version, and return their folder.
 
-    The dynamic linker resolves torch's dependencies by SONAME from libraries that are already loaded. So torch's own
-    search path is not used, and installed nvidia-* wheels and drivers remain unchanged. A package installed with torch
-    may be built for the other CUDA version. Therefore libraries that have another SONAME and other symbol versions
-    there are loaded, too, after the first.
+    The dynamic linker resolves torch's dependencies by SONAME from libraries that are already loaded. So installed
+    nvidia-* wheels and drivers are not used and not changed. A package may be built for another CUDA version than
+    torch. So libraries of the other version are loaded, too.
     """
     folder = FOLDER / str(cuda_major)
     for path in sorted(folder.iterdir()):
@@ -238,8 +231,7 @@ def load(cuda_major: int) -> Path:
 
 
 def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: str) -> None:
-    """Set the command with which the emulated cuDNN starts the process that asks the real cuDNN; see
-    `ullage.gpu.emulator.cudnn`.
+    """Set the command that starts the planner process, which asks the real cuDNN for workspace sizes.
 
     Raises:
         MemoryError: the C library cannot allocate memory for the command.
@@ -251,50 +243,51 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def answer(number: int | None, /) -> None:
-    """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero again."""
+    """Set the number that the calling thread gets when it reads from the GPU. None: it gets zero."""
     _card().card_answer(number is not None, number or 0)
 
 
 def show_use(address: int | None) -> None:
-    """Start writing each GPU's memory use, without CUDA contexts, to host memory at an address; with None, stop
-    writing.
+    """Write the memory use of each GPU to a host address from now on. None: stop writing.
+
+    CUDA contexts are not included.
     """
     _card().card_show_use(address)
 
 
 def hold_values() -> None:
-    """Use host memory for all memory of the emulated GPU, so that values can be computed in it; call this before any
-    memory is allocated.
+    """Store the emulated GPU's memory in host memory, so that tensor values can be computed.
+
+    Call this before any memory is allocated.
     """
     _card().card_hold_values()
 
 
 def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-    """Set whether copies and fills by the calling thread leave the contents of the emulated GPU's memory unchanged."""
+    """Set whether the calling thread's copies and fills of GPU memory are ignored."""
     _card().card_leave_memory(leaves)
 
 
 def remember_sent(*, on: bool) -> None:
-    """Set whether the data that each thread last copied to the emulated GPU is kept for `take_sent`."""
+    """Set whether to keep the data that each thread last copied to the emulated GPU. `take_sent` returns it."""
     _card().card_remember_sent(on)
 
 
 def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
-    """Set whether copies to the GPU by the calling thread are not kept for `take_sent`, because the caller records
-    these copies itself.
-    """
+    """Set whether the caller records this thread's copies to the GPU itself."""
     _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the data that the calling thread last copied to the GPU to a host address; return False if this last copy
-    went to a different GPU address.
+    """Write the data that the calling thread last copied to the GPU to a host address.
+
+    Return False if the thread's last copy went to a different GPU address.
     """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 
 
 def sent_at_high(high_bytes: int) -> tuple[int, int]:
-    """Return how many bytes the process's peak of resident memory includes for remembered copies to the GPU.
+    """Return how many bytes of the host memory peak are copies that ullage kept of data sent to the GPU.
 
     Args:
         high_bytes: the peak of resident bytes of this process, as the kernel reports it.
@@ -309,8 +302,7 @@ def sent_at_high(high_bytes: int) -> tuple[int, int]:
 
 
 def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
-    """Start counting writes to the GPU by threads that PyTorch's dispatcher hooks do not see; return the counter, which
-    keeps counting.
+    """Count the GPU writes of threads that PyTorch's dispatcher hooks do not see. Return the counter.
 
     Args:
         is_seen: the address of a C function that takes a dispatch key and returns whether the calling thread includes
@@ -324,12 +316,12 @@ def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
 
 
 def note_reason(text: str) -> None:
-    """Record a reason why cuDNN workspace sizes do not come from cuDNN itself; `cudnn_plans` returns the reasons."""
+    """Record a reason why workspace sizes do not come from cuDNN itself."""
     _card().card_note_reason(text.encode(errors="replace"))
 
 
 def cudnn_plans() -> CudnnPlans:
-    """Return totals of the cuDNN plans that were run, by the source of their workspace sizes."""
+    """Return totals of the cuDNN plans that were run, grouped by the origin of their workspace sizes."""
     card = _card()
     by_source = {}
     for source in PlanSource:
@@ -343,7 +335,7 @@ def cudnn_plans() -> CudnnPlans:
 
 
 def cudnn_problems() -> list[Problem]:
-    """Return the problems (cuDNN graphs with their shapes) that were run, in the order of their first run."""
+    """Return the cuDNN graphs that were run, in the order of their first run."""
     card = _card()
     found: list[Problem] = []
     plan = _PlanStruct()
@@ -354,24 +346,18 @@ def cudnn_problems() -> list[Problem]:
 
 
 def guesses() -> dict[str, GuessFigures]:
-    """Return totals of the guessed allocation sizes of CUDA libraries, by kind of guess; kinds without a guess are left
-    out.
-    """
+    """Return totals of the allocations whose sizes were guessed, for each kind of guess."""
     found = {kind: _filled(GuessFigures, _card().card_guess_figures, number)[1] for number, kind in enumerate(GUESSES)}
     return {kind: figures for kind, figures in found.items() if figures.count}
 
 
 def communicators() -> CommunicatorFigures:
-    """Return the number of NCCL communicators that executed an operation, and the number of peer ranks that they
-    send to.
-    """
+    """Return how many NCCL communicators are in use, and how many ranks they send to."""
     return _filled(CommunicatorFigures, _card().card_communicator_figures)[1]
 
 
 def outside() -> dict[str, OutsideFigures]:
-    """Return the GPU memory requested outside PyTorch's allocator, by the file name of the shared object that requested
-    it.
-    """
+    """Return the GPU memory that each library requested outside PyTorch's allocator, by file name."""
     found: dict[str, OutsideFigures] = {}
     index = 0
     while (answer := _filled(OutsideFigures, _card().card_outside, index))[0] is not None:
@@ -384,7 +370,7 @@ def outside() -> dict[str, OutsideFigures]:
 
 
 def used_peak_bytes(device: int) -> int:
-    """Return the peak memory use of an emulated GPU in bytes as the driver counts it, including the CUDA context."""
+    """Return the peak memory use of an emulated GPU in bytes, including the CUDA context."""
     return int(_card().card_peak_used_bytes(device))
 
 
@@ -394,7 +380,7 @@ def managed_peak_on_card_bytes(device: int) -> int:
 
 
 def pinned_untouched_bytes() -> int:
-    """Return the bytes of pinned host memory that were never written, for which the emulation uses no host memory."""
+    """Return the bytes of pinned host memory that were never written, and so use no host memory."""
     return int(_card().card_pinned_untouched())
 
 
@@ -404,11 +390,6 @@ def cudnn_version() -> int:
 
 
 def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> tuple[Any, Figures]:
-    """Call a C function that fills a structure of 64-bit integers, which are the fields of the class `kind`.
-
-    Returns:
-        the function's return value, and the filled class.
-    """
     names = [field.name for field in fields(kind)]
     numbers = (ctypes.c_int64 * len(names))()
     answer = function(*place, numbers)
@@ -416,9 +397,7 @@ def _filled(kind: type[Figures], function: Callable[..., Any], *place: int) -> t
 
 
 def unwritten_functions() -> dict[str, int]:
-    """Return the CUDA functions that were called although ullage does not implement them ("cublas:cublasFoo"), with
-    their number of calls.
-    """
+    """Count the calls of CUDA functions that ullage does not implement, such as "cublas:cublasFoo"."""
     card = _card()
     calls = ctypes.c_uint64()
     found = {}

@@ -1,11 +1,8 @@
-"""Figures that only a real GPU can provide: the size of a CUDA context, and the memory that libraries use outside
-PyTorch.
+"""Sizes that only a real GPU can provide: CUDA contexts, and the memory of libraries outside PyTorch.
 
-A profile is a TOML file under `profiles/`. Every figure has a range, and the report shows it in a separate row. A chip
-with enough published readings has its own profile. Other chips follow a rule that was derived from all readings, and a
-GPU whose chip is unknown gets an assumption. `tools/read_contexts.py` writes the profiles and the rule, and
-docs/contexts.md shows them. Workspace sizes come from cuDNN itself if it is installed (`emulator.cudnn`); for the
-others, `workspace_range` returns the possible error.
+A profile is a TOML file under `profiles/` for a chip with enough published readings. Other chips follow a rule that was
+derived from all readings. A GPU with an unknown chip gets an assumed size. `tools/read_contexts.py` writes the profiles
+and the rule, and docs/contexts.md shows them.
 """
 
 import importlib.resources
@@ -31,20 +28,18 @@ _FEWEST_CHANNELS: Final = 2
 _MOST_CHANNELS: Final = 32
 _PAIRS_IN_A_MACHINE: Final = 2
 _PAIRS_ACROSS: Final = 5
+# The largest observed memory of an NCCL communicator for work queues and kernels, without the buffers of connections.
 _BESIDE_BYTES: Final = 128 * MIB
-"""The largest observed memory use of an NCCL communicator in bytes, for its work queues and kernels; the buffers of its
-connections are not included.
-"""
 _MULTICAST_BYTES: Final = 512 * MIB
 _HOPPER: Final = (9, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The figures of one GPU that an emulator cannot compute, in bytes.
+    """The sizes of one GPU that an emulator cannot compute, in bytes.
 
-    The context is that of a process that has trained a few steps. It includes everything that the process holds on the
-    GPU outside PyTorch's allocator, except NCCL's buffers and CUDA graphs.
+    The context size is that of a process that has trained a few steps. It includes all GPU memory outside PyTorch's
+    allocator, except NCCL's buffers and CUDA graphs.
     """
 
     context_bytes: int
@@ -54,8 +49,9 @@ class Profile:
 
 
 def profile_of(gpu: Gpu) -> Profile:
-    """Return the CUDA context size and its range for a GPU: measured for its chip, otherwise by the rule, or assumed if
-    the chip is unknown.
+    """Return the size of a GPU's CUDA context, and its range.
+
+    The size is measured for the chip, computed by a rule, or assumed if the chip is unknown.
     """
     if "sm_count" in gpu.assumed:
         return _profile(_ASSUMED)
@@ -64,13 +60,13 @@ def profile_of(gpu: Gpu) -> Profile:
 
 
 def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
-    """Return by how many bytes real workspaces may lower and raise the reserved memory.
+    """Return how many bytes less or more the reserved memory may be on a real GPU because of workspaces.
 
-    Workspaces are used one after another and cached, so the largest single difference is used, not the sum. This is not
-    a strict bound, because a workspace of a different size may also use a different block of the cache.
+    Workspaces are used one after another and cached, so the largest single difference counts and not the sum. This is
+    not a strict bound, because a workspace of a different size may use a different block of the cache.
 
     Args:
-        plans: the plans that ran, by the source of their workspace sizes (`ullage.gpu.emulator.library.CudnnPlans`).
+        plans: maps each source of workspace sizes to the plans that ran (`ullage.gpu.emulator.library.CudnnPlans`).
     """
     below = max((figures.most_below_bytes for figures in plans.values()), default=0)
     above = max((figures.most_above_bytes for figures in plans.values()), default=0)
@@ -79,14 +75,14 @@ def workspace_range(plans: Mapping[str, PlanFigures]) -> tuple[int, int]:
 
 
 def buffers_of(figures: CommunicatorFigures, capability: tuple[int, int], *, across: bool) -> tuple[int, int]:
-    """Return the least and the most bytes that NCCL's buffers use on one GPU, outside PyTorch's allocator.
+    """Return the smallest and largest memory of NCCL's buffers on one GPU, in bytes.
 
     Two ranks that are connected on a channel use 12 MiB there, in pages of 2 MiB: buffers of the protocols LL (0.5
     MiB), LL128 (4.7) and Simple (4), and counters (NCCL 2.28, `src/transport/p2p.cc` and `src/init.cc`). The number of
     channels depends on the links between GPUs: 2 on PCIe, up to 32 over NVLink. A ring connects a rank with one pair of
     neighbors. A tree connects it with one more pair within a machine, and with up to four pairs across machines. A rank
-    that sends to another rank connects to it with as many channels. Multicast (NVLS, since Hopper) has separate
-    buffers. docs/layouts.md lists the published measurements that these figures were compared with.
+    that sends to another rank uses the same number of channels for this connection. Multicast (NVLS, since Hopper) has
+    separate buffers. docs/layouts.md lists the published measurements that these sizes were compared with.
 
     Args:
         figures: the communicators that executed an operation.
@@ -116,7 +112,6 @@ def _profile(name: str) -> Profile:
 
 
 def _by_rule(threads: int) -> Profile:
-    """Return the CUDA context size that the rule gives for a chip with this many resident threads, in whole MiB."""
     data = _files()[_RULE]
     rule = data["rule"]
     expected = rule["base_mib"] + rule["mib_by_1024_threads"] * threads / 1024
@@ -130,7 +125,6 @@ def _by_rule(threads: int) -> Profile:
 
 @cache
 def _files() -> dict[str, dict[str, Any]]:
-    """Return the contents of the files with CUDA context sizes, by file name."""
     return {
         path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))
         for path in importlib.resources.files("ullage.gpu.emulator").joinpath("profiles").iterdir()

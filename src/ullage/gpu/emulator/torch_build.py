@@ -1,6 +1,7 @@
-"""The search for the installed PyTorch, without importing it.
+"""Find the installed PyTorch without importing it.
 
-The search reads `torch/version.py` as text and the wheel's metadata, and does not check whether torch can be loaded.
+The search reads `torch/version.py` as text, and the metadata of the wheel. It does not check whether torch can be
+loaded.
 """
 
 import importlib.metadata
@@ -13,7 +14,7 @@ from typing import Final
 from ullage.base.errors import TorchMissingError
 
 TESTED: Final = ("2.6", "2.15")
-"""The oldest and the newest PyTorch version that the tests run on."""
+"""The oldest and the newest PyTorch version that ullage is tested with."""
 
 INSTALL_LINE: Final = "pip install torch"
 _CPU_BUILD_REMEDY: Final = "pip install --upgrade --force-reinstall torch"
@@ -31,33 +32,32 @@ class TorchBuild:
     cuda: tuple[int, int]
     """The version of the CUDA toolkit that torch was compiled with, such as (13, 0)."""
     cudnn: int
-    """The version of the cuDNN that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
+    """The cuDNN version that torch was compiled with, in the form of `cudnnGetVersion`: 91900 for 9.19.0."""
     folder: Path
     planning: tuple[str, ...] = ()
-    """The pip packages that cuDNN needs to plan by itself (cuDNN and NVRTC), in the versions that this torch
-    requires.
-    """
+    """The pip packages (cuDNN and NVRTC) that cuDNN needs to build plans without a GPU."""
 
     @property
     def cuda_number(self) -> int:
-        """The version of the CUDA toolkit as CUDA itself numbers it: 13000 for 13.0."""
+        """The CUDA version in CUDA's own form: 13000 for 13.0."""
         return self.cuda[0] * 1000 + self.cuda[1] * 10
 
     @property
     def is_tested(self) -> bool:
-        """Whether this PyTorch version is between the oldest and the newest version that the tests run on."""
+        """Whether ullage is tested with this PyTorch version."""
         return release_of(TESTED[0]) <= release_of(self.version) <= release_of(TESTED[1])
 
 
 def release_of(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a PyTorch version: (2, 11) for "2.11.0+cu130"."""
+    """Return the major and minor version of PyTorch, such as (2, 11) for "2.11.0+cu130"."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
 
 
 def has_code_for(compute_capability: tuple[int, int], architectures: list[str]) -> bool:
-    """Return whether a build of torch runs on a GPU: it needs code for the GPU's generation (sm_86 for 8.9), or older
-    PTX.
+    """Return whether a build of torch runs on a GPU.
+
+    The build needs code for the GPU's generation (sm_86 for 8.9), or PTX for an older GPU.
 
     Args:
         compute_capability: the GPU's compute capability, such as (8, 9).
@@ -119,7 +119,6 @@ def _assigned(text: str, name: str) -> str | None:
 
 
 def _requirements() -> dict[str, str]:
-    """Return the pip packages that torch requires in an exact version, with that version."""
     try:
         requirements = importlib.metadata.requires("torch") or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,3 +1,1 @@
-"""The tracing of a process: the journal of allocations with their source lines, Python stacks, and the import of
-torch.
-"""
+"""Record a process's memory allocations, and the source lines and Python stacks that request them."""

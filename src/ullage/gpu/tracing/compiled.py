@@ -1,5 +1,6 @@
-"""Functions that count the graphs that torch.compile has made, and that end Inductor's worker processes; they do not
-import torch.
+"""Count the graphs that torch.compile has made, and end Inductor's worker processes.
+
+This module does not import torch.
 """
 
 import subprocess
@@ -13,17 +14,16 @@ _WORKER_SECONDS: Final = 1.0  # for a worker to end; a worker that is still load
 
 
 def compiled_graphs() -> int:
-    """Return the number of graphs that Dynamo has compiled, according to torch._dynamo.utils.counters."""
+    """Return the number of graphs that Dynamo has compiled."""
     utils = sys.modules.get("torch._dynamo.utils")
     return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def hurry_workers() -> None:
-    """Make Inductor's exit handler end its worker processes at once, not after they have loaded torch.
+    """Make Inductor's worker processes end at once when this process exits.
 
-    The handler waits up to five minutes for the workers, even if they never got any work. ullage does not wait that
-    long for a process that has finished. If such a process is killed, its temporary folders stay: torch 2.8 creates one
-    when it is imported.
+    Inductor's exit handler waits up to five minutes for the workers, even if they never got any work. If ullage killed
+    the process, temporary folders would stay: torch 2.8 creates one when it is imported.
     """
     compiler = sys.modules.get("torch._inductor.async_compile")
     for pool in tuple(getattr(compiler, "_pool_set", ())):
@@ -33,10 +33,8 @@ def hurry_workers() -> None:
             process.wait = partial(_end, process, process.wait)  # type: ignore[assignment, method-assign]
 
 
+# `_child.begin` makes the process end cleanly.
 def _end(process: "subprocess.Popen[bytes]", wait: Callable[[float], int], timeout: float | None = None) -> int | None:
-    """End a process that should end: terminate it and wait at most one second; this replaces the `wait` of its process
-    object. `_child.begin` makes the process end cleanly.
-    """
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         return wait(_WORKER_SECONDS)

@@ -1,7 +1,7 @@
-"""Run edited source text in place of the user's files, which stay unchanged on disk.
+"""Run edited source code in place of the user's files, which stay unchanged on disk.
 
-The text is compiled under the file's own name and entered into Python's line cache. So tracebacks, `inspect` and
-`torch.compile` show the text that actually runs.
+The code is compiled under the file's own name and entered into Python's line cache. So tracebacks, `inspect` and
+`torch.compile` show the code that actually runs.
 """
 
 import base64
@@ -18,19 +18,16 @@ from typing import Any
 
 
 def packed(texts: Mapping[str, str]) -> str:
-    """Return edited source texts by path as one string, short enough for a command-line argument or an environment
-    variable.
-    """
+    """Encode edited source code as one short string, for an argument or an environment variable."""
     if not texts:
         return ""
     return base64.b64encode(zlib.compress(json.dumps(dict(texts)).encode(), 9)).decode()
 
 
 class EditedSources:
-    """The edited source texts that run in place of the user's files, by absolute path."""
+    """The edited source code of the user's files, by absolute path."""
 
     def __init__(self, word: str) -> None:
-        """Unpack edited source texts from the string that `packed` returned."""
         named: dict[str, str] = json.loads(zlib.decompress(base64.b64decode(word))) if word else {}
         self._texts = {os.path.realpath(path): text for path, text in named.items()}
         for path, text in named.items():
@@ -39,11 +36,11 @@ class EditedSources:
                 linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
 
     def text_of(self, path: str) -> str | None:
-        """Return the edited source text that runs in place of a file; None if the file itself runs."""
+        """Return the edited source code of a file, or None if the file is not edited."""
         return self._texts.get(os.path.realpath(path)) if self._texts else None
 
     def install(self) -> None:
-        """Make imports and `python SCRIPT` in this process run the edited source texts."""
+        """Make imports and `python SCRIPT` run the edited source code in this process."""
         if not self._texts:
             return
         get_code, get_data = SourceFileLoader.get_code, SourceFileLoader.get_data
@@ -65,39 +62,26 @@ class EditedSources:
         setattr(SourceFileLoader, "get_data", edited_data)  # noqa: B010  mypy is right otherwise
         sys.path_hooks.insert(0, self._finder_of_main)
 
+    # Python asks for a finder before it opens a script, because the script could be a zipped program.
     def _finder_of_main(self, path: str) -> Any:
-        """Return a module finder for an edited script; Python asks for such a finder before it opens a script, as for a
-        zipped program.
-
-        Raises:
-            ImportError: the script is not edited.
-        """
         if self.text_of(path) is None:
             raise ImportError
         return _MainFinder(path)
 
 
 class _MainFinder:
-    """A module finder that finds only the edited script, as `__main__`."""
-
     def __init__(self, path: str) -> None:
         self._path = path
 
     def find_spec(self, name: str, target: object = None) -> ModuleSpec | None:
-        """Return the module spec of the edited script if the name is `__main__`; otherwise None."""
         if name != "__main__":
             return None
         return spec_from_loader(name, _MainLoader(name, self._path), origin=self._path)
 
 
+# Python puts the script's path first in `sys.path`; the loader replaces this path with the script's folder.
 class _MainLoader(SourceFileLoader):
-    """The loader of the edited script.
-
-    Python puts the script's path first in `sys.path`; the loader replaces it by the script's folder.
-    """
-
     def get_code(self, fullname: str) -> CodeType | None:
-        """Return the compiled code of the edited script."""
         if sys.path[:1] == [self.path]:
             folder = os.path.dirname(os.path.realpath(self.path))
             sys.path[:1] = [] if sys.flags.safe_path else [folder]

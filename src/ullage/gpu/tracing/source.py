@@ -1,4 +1,4 @@
-"""Functions that distinguish a user's own code from the libraries that it calls."""
+"""Tell the user's own code from library code."""
 
 import csv
 import os
@@ -20,7 +20,7 @@ _OWN_FOLDER: Final = str(Path(__file__).resolve().parents[2])
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of source code: its file, number and function."""
+    """A line of source code, with its file, number and function."""
 
     file: str
     line: int
@@ -32,9 +32,9 @@ class Line:
 
 @cache
 def is_users(file: str) -> bool:
-    """Return whether a file is the user's own: not part of the standard library, an installed package or ullage.
+    """Return whether a file is the user's own, and not from the standard library, an installed package or ullage.
 
-    The running program counts as the user's, wherever its file is; torch never counts as the user's.
+    The running program counts as the user's, wherever its file is. torch never counts as the user's.
     """
     if file.startswith("<") or not file:
         return False
@@ -50,12 +50,9 @@ def is_users(file: str) -> bool:
     return not any(str(path).startswith(prefix) for prefix in _library_prefixes())
 
 
+# Cached by folder, because a program has thousands of modules in a tenth as many folders.
 @cache
 def _is_of_libraries(folder: str) -> bool:
-    """Return whether every file in a folder belongs to a library; False if some files may not.
-
-    A program has thousands of modules in a tenth as many folders, so this result is cached.
-    """
     if not os.path.isabs(folder):
         return False
     path = Path(folder).resolve()
@@ -71,9 +68,7 @@ def is_librarys(file: str) -> bool:
 
 
 def users_line(frame: FrameType | None) -> Line | None:
-    """Return the source line of the innermost stack frame in the user's own code; None if the stack has no frame in
-    user code.
-    """
+    """Return the innermost line of user code on a stack, or None."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname)
@@ -82,8 +77,9 @@ def users_line(frame: FrameType | None) -> Line | None:
 
 
 def callers_line() -> Line | None:
-    """Return the user's source line that led to the calling function; None in a thread without Python frames, such as
-    autograd's.
+    """Return the user's source line that led to the calling function, or None.
+
+    Some threads have no Python frames, such as autograd's threads.
     """
     try:
         return users_line(sys._getframe(2))
@@ -92,9 +88,6 @@ def callers_line() -> Line | None:
 
 
 def _is_installed(path: Path) -> bool:
-    """Return whether a file was installed with a package, in any environment or in a folder filled by `pip
-    --target`.
-    """
     if not _PACKAGES.isdisjoint(path.parts):
         return True
     for folder in {os.path.realpath(place) for place in sys.path if place}.intersection(map(str, path.parents)):
@@ -105,7 +98,6 @@ def _is_installed(path: Path) -> bool:
 
 @cache
 def _installed_names(folder: str) -> frozenset[str]:
-    """Return the names that `pip install --target` has put into a folder of PYTHONPATH."""
     names = set[str]()
     for record in Path(folder).glob("*.dist-info/RECORD"):
         with suppress(OSError):
@@ -131,7 +123,6 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 
 @cache
 def _shown(file: str) -> str:
-    """Return a file's path shortened for display: relative to the working directory, or only its last two parts."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd()))

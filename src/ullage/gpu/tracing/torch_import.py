@@ -1,7 +1,7 @@
-"""Call functions right before and right after the first import of a module, from wherever it is imported.
+"""Call functions right before and right after a module is first imported.
 
 `ullage predict` uses this for torch. A script may set environment variables before `import torch`, so ullage must not
-import torch before the script does.
+import torch first.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ImportWatch(MetaPathFinder):
-    """A finder on `sys.meta_path` that waits for one module and removes itself when the module has been imported."""
+    """A finder on `sys.meta_path` that waits for the import of one module, and then removes itself."""
 
     def __init__(self, name: str, *, before: Callable[[], None], after: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -22,16 +22,13 @@ class ImportWatch(MetaPathFinder):
         self._after = after
         self._looking = False
         self._wrapped: Any = None
-        """The loader of the watched module, while its next `exec_module` will call `before` and `after`."""
 
     def install(self) -> None:
-        """Put this module finder before all others on `sys.meta_path`."""
+        """Put this finder before all others on `sys.meta_path`."""
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Let the other finders find the module, and make its loader call `before` and `after` around the module's
-        execution.
-        """
+        """Find a module with the other finders, and call `before` and `after` around its execution."""
         if name != self._name or self._looking:
             return None
         self._looking = True
@@ -44,7 +41,6 @@ class ImportWatch(MetaPathFinder):
         return spec
 
     def _wrap(self, loader: Any) -> None:
-        """Make the loader call `before` and `after` around the next module that it executes."""
         own = getattr(loader, "__dict__", {}).get("exec_module")  # only if set on the instance, not on its class
         original = loader.exec_module
 

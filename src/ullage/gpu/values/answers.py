@@ -1,4 +1,4 @@
-"""The answers to reads of GPU values by a script or an operator: numbers, copies to the host, equality, and counts."""
+"""Provide the values that a script or an operator reads from the GPU: numbers, copies and counts."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ COUNTED: Final = frozenset(
         *("aten::unique_dim_consecutive", "torchvision::nms"),
     )
 )
-"""Operators that read a number of elements back from the GPU, which decides the size of their result."""
+"""Operators that read a count from the GPU to determine the size of their result."""
 
 
 class Answers:
-    """The code that answers a script's reads of values from the GPU, and counts these reads."""
+    """Provides the values that the script reads from the GPU, and counts the reads."""
 
     def __init__(self, notes: Notes, reads: Reads, waiting: Waiting, answer: Callable[[int | None], None]) -> None:
         self._notes = notes
@@ -39,11 +39,11 @@ class Answers:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an operator is running for which every read from the GPU returns the same precomputed count."""
+        """Whether an operator is running whose reads from the GPU all return the same number."""
         return bool(getattr(self._here, "answers", 0))
 
     def scalar(self, op: Invocation) -> Any:
-        """Return the number that `item()`, or another operator that reads a single number, reads from a GPU tensor."""
+        """Return the number that `item()` reads from a GPU tensor."""
         tensor = op.arguments[0]
         if self.is_answering:
             return op.run()
@@ -74,13 +74,12 @@ class Answers:
         return found
 
     def _rounds(self, operand: Operand, kind: ReadKind) -> int:
-        """Return how often the current source line has read random values since new data last came to the GPU."""
         if operand.content.certainty < Certainty.DRAWN:
             return 0
         return self._waiting.rounds_of(callers_line(), kind)
 
     def copied_to_host(self, op: Invocation) -> Any:
-        """Copy a GPU tensor to the host, including its values if they are known."""
+        """Copy a GPU tensor to the host, with its values if they are known."""
         target, source = op.arguments[0], op.arguments[1]
         if not source.numel():  # An empty tensor has no values.
             with self._reads.answered():
@@ -106,8 +105,9 @@ class Answers:
         return result
 
     def equal(self, op: Invocation) -> Any:
-        """Return whether two GPU tensors are equal. PyTorch's own comparison inside `equal` does not go through the
-        dispatcher.
+        """Return whether two GPU tensors are equal.
+
+        PyTorch's own comparison inside `equal` cannot be intercepted, because it does not go through the dispatcher.
         """
         certainty, is_equal = Certainty.UNKNOWN, False
         try:
@@ -125,7 +125,7 @@ class Answers:
         return result
 
     def answering(self, count: int, op: Invocation) -> Any:
-        """Run an operator so that every read from the GPU during its run returns the given count."""
+        """Run an operator. All of its reads from the GPU return `count`."""
         here = self._here
         here.answers = getattr(here, "answers", 0) + 1
         self._answer(count)
@@ -137,9 +137,7 @@ class Answers:
             here.answers -= 1
 
     def within(self, op: Invocation) -> Any:
-        """Run an operator whose reads from the GPU are intercepted one by one, and count these reads under the
-        operator's name.
-        """
+        """Run an operator, and count its reads from the GPU under the operator's name."""
         here = self._here
         outer, here.within = getattr(here, "within", None), op.plan.name
         try:
@@ -153,9 +151,7 @@ class Answers:
     # ---- operators that read a count back
 
     def counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a number of elements back from the GPU, and answer that read with the number
-        computed on the host.
-        """
+        """Run an operator that reads the size of its result from the GPU. The host computes the size."""
         if (
             self.is_answering or op.arguments[0].layout != torch.strided
         ):  # inside another such operator, whose answer is used
@@ -179,9 +175,6 @@ class Answers:
         return result
 
     def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
-        """Return the number of elements that an operator reads back from the GPU, and the operator's results on the
-        host; either is None if it cannot be computed.
-        """
         # Not in the call's context: a result that has a content is made by the call.
         evaluation = self._notes.evaluation
         try:
@@ -197,9 +190,7 @@ class Answers:
         return int(values[0].shape[_dimension_of(plan, call)]), values
 
     def counted_of_sparse(self, op: Invocation) -> Any:
-        """Run an operator on sparse tensors. The number of elements of its result is computed from the indices of the
-        arguments.
-        """
+        """Run an operator on sparse tensors. The host computes the number of elements of its result."""
         if self.is_answering:
             return op.run()
         made, certainty = self._made(op.plan.name, op.arguments)
@@ -214,10 +205,10 @@ class Answers:
         return result
 
     def converted(self, op: Invocation) -> Any:
-        """Run a conversion to another sparse layout, and compute the resulting indices on the host.
+        """Convert a sparse tensor to another layout, and compute the new indices on the host.
 
-        In a conversion from rows to columns, a kernel computes the indices without an operator (`_flatten_indices` in
-        ATen/native/sparse/FlattenIndicesCommon.h).
+        A conversion from rows to columns is a special case: a kernel computes the indices without an operator
+        (`_flatten_indices` in ATen/native/sparse/FlattenIndicesCommon.h).
         """
         result = op.run()
         source = op.arguments[0]
@@ -233,9 +224,6 @@ class Answers:
         return result
 
     def _made(self, name: str, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, Certainty]:
-        """Return the result of an operator on sparse tensors as a host tensor, and how certain the positions of its
-        elements are.
-        """
         own: list[Any] = []
         best = Certainty.KNOWN
         for each in arguments:
@@ -254,9 +242,6 @@ class Answers:
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:
-    """Return the dimension of an operator's first result whose size is the number of elements that the operator reads
-    back from the GPU.
-    """
     if plan.name in ("aten::unique_dim", "aten::unique_dim_consecutive"):
         return int(call.arguments[1])
     if plan.name == "aten::unique_consecutive":

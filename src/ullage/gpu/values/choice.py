@@ -1,4 +1,7 @@
-"""The options for the values of tensors on an emulated GPU. This module does not import torch."""
+"""The options for tensor values on an emulated GPU.
+
+This module does not import torch.
+"""
 
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -7,7 +10,7 @@ from ullage.base.errors import UsageError, quoted
 
 ValuesMode = Literal["auto", "on", "off", "all"]
 MODES: Final[tuple[ValuesMode, ...]] = get_args(ValuesMode)
-"""The possible modes of computing tensor values on an emulated GPU; see `ValuesChoice.mode`."""
+"""The possible values of `ValuesChoice.mode`."""
 ROUTINGS: Final = ("auto", "balanced", "drawn", "worst")
 _MOST_SEED: Final = 1 << 40
 _MOST_SKEW: Final = 100.0
@@ -15,28 +18,26 @@ _MOST_SKEW: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesChoice:
-    """The options for tensor values on an emulated GPU: how they are computed, and which random values replace unknown
-    values.
-    """
+    """The options for tensor values on an emulated GPU."""
 
     mode: ValuesMode = "on"
-    """The mode of computing tensor values.
+    """The way in which ullage computes tensor values.
 
-    "on": compute values when they are read. "auto": as "on", but values are no longer tracked after two steps in which
-    the script read none. "off": every read returns zero. "all": compute everything on the host, which is slow and
-    exact.
+    "on": compute values when the script reads them. "auto": like "on", but stop after two steps in which the script
+    read no value. "off": every read returns zero. "all": compute all values on the host, which is slow and exact.
     """
     seed: int = 0
-    """The seed of all random values that replace unknown tensor values on an emulated GPU."""
+    """The seed of the random values that replace unknown tensor values."""
     routing: str = "auto"
-    """The experts that a router with random scores chooses.
+    """The experts that a mixture-of-experts router chooses if its scores are random.
 
-    "drawn" follows the random scores; "balanced", "worst", or the exponent of a Zipf law replace them. "auto" means
-    "drawn"; for one rank of several it means "balanced", with "worst" as one end of the range.
+    "drawn": those with the highest random scores. "balanced": all experts equally often. "worst": the same experts for
+    all tokens. A number: experts by a Zipf law with this exponent. "auto": "drawn"; but if one rank of several runs
+    alone, "balanced", with "worst" as one end of the reported range.
     """
 
     def check(self) -> None:
-        """Raise UsageError if an option for tensor values (the mode, the seed or the routing) is invalid."""
+        """Raise UsageError if the mode or the routing is invalid."""
         if self.mode not in MODES:
             raise UsageError(f"values={quoted(self.mode)} is unknown; expected {', '.join(MODES)}")
         if not 0 <= self.seed <= _MOST_SEED:
@@ -45,8 +46,7 @@ class ValuesChoice:
 
 
 def skew_of(routing: str) -> float | None:
-    """Return the Zipf exponent if the option `routing`, which says how tokens are routed to experts, is a number; None
-    for a name in `ROUTINGS`.
+    """Return `routing` as the exponent of a Zipf law, or None if it is a name in `ROUTINGS`.
 
     Raises:
         UsageError: the routing is neither a number in range nor one of `ROUTINGS`.

@@ -1,9 +1,8 @@
-"""Compute everything: each operator that runs on the emulated GPU also runs on the host, in the same memory.
+"""Run every GPU operator on the host, too, so that all tensor values are computed.
 
-The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). A GPU tensor is therefore also
-a host tensor, and views, in-place operators, copies and shared storages need no special rules. The GPU operator runs
-first, with kernels that do nothing, so that the allocator sees PyTorch's own sequence. Then the operator runs on the
-host.
+The emulated driver allocates host memory at the GPU's addresses (`library.hold_values`). So a GPU tensor is also a host
+tensor, and views and in-place operators need no special rules. The GPU operator runs first, with kernels that do
+nothing, so that the allocator sees PyTorch's own requests. Then the operator runs on the host.
 """
 
 import threading
@@ -25,27 +24,24 @@ from ullage.gpu.values.translation import WITHOUT_VALUES, Results, bound, transl
 
 _HOST: Final = torch.device("cpu")
 _COUNTED: Final = COUNTED | {"aten::_coalesce"}
+# These operators contain another one that reads the count: `nms` (torchvision 0.26) contains `masked_select`, and `mm`
+# of sparse matrices contains `addmm`.
 _COUNTED_WITHIN: Final = frozenset(("torchvision::nms", "aten::mm", "aten::add"))
-"""Operators whose number of result elements is read from the GPU by an operator inside them: `masked_select` in `nms`
-(torchvision 0.26), and `addmm` in `mm` of sparse matrices.
-"""
+# The CPU has no kernels for the CUDA-only parts of these operators, but has a kernel for the whole.
 _WHOLE: Final = frozenset(("aten::convolution", "aten::convolution_backward", "aten::_convolution"))
-"""Operators that consist of CUDA-only operators; the CPU has no kernels for the parts, but has the whole operator."""
+# Their return value is read from GPU memory that only their own kernels write.
 _TRUTHS: Final = frozenset(("aten::equal",))
-"""Operators whose return value is read from GPU memory that only their own kernels write."""
 _HOST_KERNELS: Final = (
     *("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutograd"),
     *("SparseCPU", "SparseCsrCPU", "QuantizedCPU"),
 )
 _WIDER: Final = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _FAILURES: Final = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError)
+# Parts of CPU error messages: a real GPU would report a failed assertion.
 _WRONG: Final = ("out of range", "out of bounds", "assert", "Assertion", "Expected Tensor with single nonzero value")
-"""Parts of a CPU error message; if an error contains one of them, a real GPU would report a failed assertion."""
 
 
 class _Rule:
-    """The way in which one PyTorch operator is run on the host."""
-
     __slots__ = ("has_generator", "is_counted", "plan", "run", "translation")
 
     def __init__(self, operator: Any) -> None:
@@ -56,35 +52,28 @@ class _Rule:
         self.run = self.plan.name not in WITHOUT_VALUES and (
             self.translation is not None or any(has(full, key) for key in _HOST_KERNELS)
         )
-        """Whether the CPU can run the operator."""
         self.is_counted = self.plan.name in _COUNTED
         self.has_generator = takes_generator(operator)
 
     @property
     def passes(self) -> bool:
-        """Whether the operator consists of other operators, each of which ullage intercepts separately."""
         return self.plan.is_composite and self.plan.name not in _WHOLE
 
 
 _rule_of: Final = cache(_Rule)
 
 
+# The memory that an operator writes is copied before operators that run inside it write to it.
 class _OperatorFrame:
-    """A running GPU operator, with a copy of the memory that it writes, made before nested operators wrote to this
-    memory.
-    """
-
     __slots__ = ("before", "is_computed")
 
     def __init__(self, written: Sequence[torch.Tensor], *, is_computed: bool) -> None:
         self.is_computed = is_computed
-        """Whether the host computes this operator as a whole; results of nested operators are then discarded."""
         self.before: dict[tuple[int, int], torch.Tensor | None] = {
             (storage.data_ptr(), storage.nbytes()): None for each in written for storage in (each.untyped_storage(),)
         }
 
     def keep(self, written: Sequence[torch.Tensor]) -> None:
-        """Save a copy of memory that this operator writes and that a nested operator is about to overwrite."""
         for each in written:
             storage = each.untyped_storage()
             key = (storage.data_ptr(), storage.nbytes())
@@ -92,14 +81,13 @@ class _OperatorFrame:
                 self.before[key] = _bytes_at(*key).clone()
 
     def restore(self) -> None:
-        """Restore the content that memory had before nested operators wrote to it."""
         for (address, size), kept in self.before.items():
             if kept is not None:
                 _bytes_at(address, size).copy_(kept)
 
 
 class Computation(Watch):
-    """The interception that computes the results of all GPU operators on the host."""
+    """Intercepts all GPU operators and computes their results on the host."""
 
     def __init__(
         self,
@@ -116,16 +104,15 @@ class Computation(Watch):
         self._here = threading.local()
         self.random_numbers = RandomNumbers()
         self._recorded: list[Callable[[], None]] | None = None
-        """The operations of the CUDA graph that is being captured; None if no graph is being captured."""
 
     # ---- CUDA graphs: captured operations run at each replay
 
     def begin_capture(self) -> None:
-        """Note that the capture of a CUDA graph begins."""
+        """Start to record the operations of a CUDA graph."""
         self._recorded = []
 
     def end_capture(self) -> list[Callable[[], None]]:
-        """Return the operations of the captured CUDA graph."""
+        """Return the operations that were recorded for a CUDA graph."""
         recorded, self._recorded = self._recorded or [], None
         return recorded
 
@@ -222,9 +209,6 @@ class Computation(Watch):
             self._leave_memory(len(self._frames) > 1)
 
     def _run_counted(self, op: Invocation) -> Any:
-        """Run an operator that reads a number of elements back from the GPU, and answer that read with the number
-        computed on the host.
-        """
         here = self._here
         count = 0
         with suppress(RuntimeError, NotImplementedError, IndexError, ValueError), on_the_host():
@@ -239,7 +223,6 @@ class Computation(Watch):
             self._answer(outer)
 
     def _results(self, rule: _Rule, host: Invocation) -> Results | None:
-        """Run an operator on the CPU, with host tensors in place of its GPU arguments."""
         try:
             return _computed(rule, host)
         except (RuntimeError, NotImplementedError) as error:
@@ -255,9 +238,6 @@ class Computation(Watch):
         return results
 
     def _record(self, rule: _Rule, op: Invocation) -> Any:
-        """Run an operator while a CUDA graph is captured, and record its computation on the host for replays of the
-        graph.
-        """
         here = self._here
         outer = getattr(here, "is_silent", False)
         here.is_silent = rule.run
@@ -291,10 +271,6 @@ class Computation(Watch):
 
 
 class _Draws:
-    """The random numbers that one operator uses; they depend on the state of the GPU's random generator before the
-    operator.
-    """
-
     def __init__(self, numbers: RandomNumbers, rule: _Rule, op: Invocation) -> None:
         self._numbers = numbers
         self._generator = op.keywords.get("generator") if rule.has_generator else None
@@ -314,13 +290,11 @@ class _Draws:
         self.settle()
 
     def settle(self) -> None:
-        """Store the state that the GPU's random generator has after the operator."""
         self._numbers.settle(self._generator, self._device, self._host)
 
 
 @contextmanager
 def _as_default(host: Any) -> Iterator[None]:
-    """Temporarily give PyTorch's default CPU random generator the state of another generator."""
     default = torch.default_generator
     if host is default:
         yield
@@ -354,7 +328,6 @@ def _computed(rule: _Rule, host: Invocation) -> Results | None:
 
 
 def _count(plan: OperatorPlan, host: Invocation) -> int:
-    """Return the number of elements that an operator reads back from the GPU, computed on the CPU."""
     if is_counted(plan.name, host.arguments):
         return computed(plan.name, host.arguments)._nnz()
     if plan.name == "aten::nonzero":
@@ -380,9 +353,6 @@ def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
 
 
 def _on_host(argument: Any) -> Any:
-    """Return a host tensor on the same memory if the argument is a GPU tensor; otherwise return the argument
-    unchanged.
-    """
     if isinstance(argument, torch.Tensor):
         return _tensor_on_host(argument) if argument.is_cuda else argument
     if isinstance(argument, list | tuple):
@@ -409,7 +379,6 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _on_the_host(op: Invocation) -> Invocation:
-    """Return the same operator call with each GPU tensor replaced by a host tensor on the same memory."""
     named = {name: _on_host(each) for name, each in op.keywords.items()}
     if named.get("device") is not None:
         named["device"] = _HOST
@@ -428,7 +397,6 @@ def _widened(argument: Any) -> Any:
 
 
 def _write(result: Any, results: Any, op: Invocation) -> None:
-    """Write the results that the host computed into the memory of the GPU's result tensors."""
     own = {id(each) for each in tensors_in(op.written())}
 
     def write(place: Any, value: Any) -> None:
@@ -473,7 +441,6 @@ def _copy(place: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _into(place: torch.Tensor, value: torch.Tensor) -> None:
-    """Copy a tensor into a tensor that is larger, from the beginning of each dimension."""
     part = place
     for dimension, size in enumerate(value.size()):
         part = part.narrow(dimension, 0, size)

@@ -1,9 +1,9 @@
-"""Find out from a script's source whether a number that one of its lines reads can change what the script does.
+"""Find out whether a number that a script reads from the GPU can change what the script does.
 
-A loss that is only logged changes nothing; a loss that is compared does. A number is followed from name to name:
-through variables within a function, and through attributes and return values within the file. If no code in the file
-calls a function, its return value may decide something elsewhere. Call arguments are not followed, because most of them
-are logged.
+A loss that is only logged changes nothing, but a loss that is compared does. In the script's source, a number is
+followed through variables, attributes and return values. Call arguments are not followed, because most of them are
+logged. A function that its file does not call may return a number to another file, so its return value may decide
+something.
 """
 
 import ast
@@ -15,19 +15,17 @@ from typing import Final
 _TO_WHOLE: Final = frozenset({"int", "round", "range", "floor", "ceil", "bool"})
 _OWNER: Final = "_ullage_owner"
 _ADD: Final = frozenset({"append", "extend", "add", "appendleft", "setdefault"})
+# The results of these functions do not depend on the values of tensors.
 _WITHOUT_VALUES: Final = frozenset({"len", "isinstance", "hasattr", "print"})
-"""Python functions whose results do not depend on the values in the tensors passed to them."""
 _MOST_CHARACTERS: Final = 2_000_000
 _MOST_PASSES: Final = 8
-"""The largest number of assignments through which ullage follows a number in a script's source."""
 
 
 @cache
 def may_decide(file: str, line: int) -> bool:
-    """Return whether a number that a source line reads from the GPU is used in a comparison, a condition, an index or a
-    size.
+    """Return whether a number that a source line reads from the GPU may change what the script does.
 
-    Return False if the source cannot be read.
+    It may do so in a comparison, a condition, an index or a size. The result is False if the source cannot be read.
     """
     flow = _flow_of(file)
     if flow is None:
@@ -36,16 +34,9 @@ def may_decide(file: str, line: int) -> bool:
 
 
 class _Flow:
-    """The flow of numbers between the names in one Python file, and the names that are used in conditions, indices or
-    sizes.
-
-    A name is a function's own variable, an attribute (".loss"), or a function's return value ("step()").
-    """
-
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self._given: list[tuple[set[str], set[str]]] = []
-        """The names that each assignment in the file reads, and the names that the assignment sets."""
         self._deciding: set[str] = set()
         self._mentioned: set[str] = set()
         _resolve(tree)
@@ -58,9 +49,6 @@ class _Flow:
             self._deciding |= _names_in(part)
 
     def decides(self, statement: ast.stmt) -> bool:
-        """Return whether a value that a statement reads from the GPU may decide which code runs, or become an index or
-        a size.
-        """
         if any(_has_read(part) for part in _deciding_parts(statement)):
             return True
         if not _has_read(statement):
@@ -85,9 +73,6 @@ def _flow_of(file: str) -> _Flow | None:
 
 
 def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
-    """Return the innermost statements that contain a line, and the compound statements (such as `if`) whose condition
-    is on that line.
-    """
     found: list[ast.stmt] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
@@ -106,7 +91,6 @@ def _statements_at(tree: ast.Module, line: int) -> list[ast.stmt]:
 
 
 def _end_of_head(statement: ast.stmt) -> int:
-    """Return the last line of a compound statement's condition; 0 if the statement has no condition."""
     head = getattr(statement, "test", None) or getattr(statement, "iter", None) or getattr(statement, "subject", None)
     return (head.end_lineno or head.lineno) if isinstance(head, ast.expr) else 0
 
@@ -116,9 +100,6 @@ def _covers(statement: ast.stmt, line: int) -> bool:
 
 
 def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a syntax tree that decide something: conditions, comparisons, indices, and conversions to
-    integers.
-    """
     for part in ast.walk(node):
         match part:
             case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
@@ -138,7 +119,6 @@ def _deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _has_read(node: ast.AST) -> bool:
-    """Return whether a syntax tree contains a call that reads, or may read, a value from the GPU."""
     return any(
         isinstance(part, ast.Call)
         and (
@@ -150,7 +130,6 @@ def _has_read(node: ast.AST) -> bool:
 
 
 def _names_in(node: ast.AST | None) -> set[str]:
-    """Return the names from which an expression takes numbers."""
     found: set[str] = set()
     waiting = [] if node is None else [node]
     while waiting:
@@ -175,9 +154,6 @@ def _variable(node: ast.Name) -> str:
 
 
 def _resolve(tree: ast.Module) -> None:
-    """Annotate each variable in a syntax tree with the line of its function, and each `return` with the name of its
-    function.
-    """
     waiting: list[tuple[ast.AST, list[tuple[int, set[str]]], str]] = [(tree, [], "")]
     while waiting:
         node, around, function = waiting.pop()
@@ -204,7 +180,6 @@ def _own_variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]
 
 
 def _value_of(node: ast.AST) -> ast.AST | None:
-    """Return the expression that a node of a syntax tree assigns to the names that `_set_by` returns."""
     match node:
         case ast.Assign(value=value) | ast.AugAssign(value=value) | ast.AnnAssign(value=value):
             return value
@@ -216,7 +191,6 @@ def _value_of(node: ast.AST) -> ast.AST | None:
 
 
 def _set_by(node: ast.AST) -> set[str]:
-    """Return the names to which a node of a syntax tree assigns numbers."""
     targets: list[ast.AST] = []
     match node:
         case ast.Assign(targets=several):

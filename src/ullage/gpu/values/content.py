@@ -1,6 +1,6 @@
-"""The content of one block of GPU memory: its bytes, or the operation that computes them.
+"""The content of a block of GPU memory: its bytes, or the operation that computes them.
 
-The content is stored for a block, not for a tensor, so that views share it, and is dropped when the block is freed.
+Views share the content, because it is stored for a block and not for a tensor. It is dropped when the block is freed.
 """
 
 import ctypes
@@ -20,7 +20,8 @@ INTERCEPTION_KEY: Final = "Fake"
 """The dispatch key at which operators are intercepted.
 
 It is below autograd and above the kernels, and PyTorch uses it for nothing else (torch 2.6 to 2.15,
-c10/core/DispatchKey.h). A dispatch mode would not do: autograd notices it and then accumulates gradients differently.
+c10/core/DispatchKey.h). A dispatch mode would not work: autograd notices it and then accumulates gradients in a
+different way.
 """
 KEY: Final[Any] = torch._C._parse_dispatch_key(INTERCEPTION_KEY)
 _DECAY: Final = 0.9
@@ -29,26 +30,22 @@ _serials = itertools.count(1)
 
 
 class Certainty(IntEnum):
-    """The certainty of a tensor's values; a result is as uncertain as the least certain input."""
+    """How certain a tensor's values are. A result is as uncertain as its least certain input."""
 
     KNOWN = 0
-    """The value is equal to the value on a real GPU, because it follows from data that the host sent."""
+    """The value is the same on a real GPU, because it follows from data that the host sent."""
     ASSUMED = 1
-    """The value follows from an assumption: numbers are finite, or a custom operator computes the same on CPU and
-    GPU.
-    """
+    """The value follows from an assumption, for example that numbers are finite."""
     ALIKE = 2
-    """The value follows from this rank's own numbers, which are used in place of numbers that other ranks were not
-    asked for.
-    """
+    """The value follows from this rank's own numbers, which replace the numbers of other ranks."""
     DRAWN = 3
-    """The value follows from plausible random values that a seed determines."""
+    """The value follows from plausible random values."""
     UNKNOWN = 4
     """The value is unknown; a read of it returns zero."""
 
 
 class Sign(IntEnum):
-    """The sign that a tensor's numbers are known to have; random numbers that replace them get the same sign."""
+    """What is known about the sign of a tensor's numbers. Random replacements get the same sign."""
 
     ANY = 0
     NEGATIVE = 1
@@ -59,7 +56,7 @@ class Sign(IntEnum):
 
 
 class BlockContent:
-    """The content of one block of GPU memory at one point in time; a later write creates a new `BlockContent`."""
+    """The content of a block of GPU memory until the next write. Each write creates a new object."""
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
@@ -76,29 +73,30 @@ class BlockContent:
         serial: int | None = None,
     ) -> None:
         self.is_unwritten = False
-        """Whether the block of GPU memory has not been written since it was allocated."""
+        """Whether nothing has been written to the block since it was allocated."""
         self.bytes = size_bytes
         self.dtype = dtype
-        """The data type of the tensor that was last written to the block of GPU memory."""
+        """The data type of the tensor that was last written to the block."""
         self.certainty = certainty
         self.call: OperatorCall | None = None
-        """The operator call that computes the block content; None if the bytes exist already or nothing is known."""
+        """The operator call that computes the content. None: the bytes exist already or are unknown."""
         self.value: torch.UntypedStorage | None = None
-        """The bytes of the block's content in host memory, once they have been computed; otherwise None."""
+        """The bytes of the content in host memory. None: they have not been computed."""
         self.depth = depth
-        """The length of the longest chain of recorded operations that leads to the block content."""
+        """The length of the longest chain of recorded operations that leads to the content."""
         self.columns = 0
-        """The number of output features, if a matrix product or a convolution computed the block content; otherwise
-        0.
-        """
+        """The number of output features, if a matrix product or convolution computed the content; otherwise 0."""
         self.column = 1
-        """The number of adjacent elements that belong to one output feature of a matrix product or convolution."""
+        """The number of adjacent elements of one output feature, in a matrix product or convolution."""
         self.serial = next(_serials) if serial is None else serial
-        """The serial number of the block content, the same in every run of a script; random values depend on it."""
+        """The serial number of the content. Random values depend on it, and it is the same in every run."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Extend the known content to more bytes of its block; `is_new` says that the added memory has not been
-        written.
+        """Extend the content to more bytes of its block.
+
+        Args:
+            size_bytes: the new size.
+            is_new: whether nothing has written to the added memory yet.
         """
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
@@ -108,24 +106,25 @@ class BlockContent:
 
     @property
     def is_float(self) -> bool:
-        """Whether the block content consists of floating-point numbers."""
+        """Whether the content consists of floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
 
 
 class UpdatedContent(BlockContent):
-    """The content of a block of floating-point numbers after optimizer steps; operations recorded before these steps
-    keep the old content.
+    """The content of a block of floating-point numbers after optimizer steps.
+
+    Operations that were recorded before these steps keep the old content.
     """
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
 
     def __init__(self, before: BlockContent, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Create the block content after one more optimizer operation.
+        """Create the content of a block after an optimizer operation has changed it.
 
         Args:
             before: the block content before the operation.
             tensor: the updated tensor.
-            rate: the distance that each number moves; None if it is not known.
+            rate: the distance by which each number moves; None if it is not known.
             is_of_mean: whether `rate` is divided by Adam's bias correction (with the usual decay) for the current step.
         """
         origin, updates, distance, steps = before, 0, 0.0, 0
@@ -139,18 +138,16 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that have changed the block's numbers by an unknown amount."""
+        """The number of optimizer operations that changed the numbers by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The total amount by which optimizer operations with a known step size have changed each number in the
-        block.
-        """
+        """The sum of the known amounts by which optimizer operations have moved each number."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         """The number of weights for each output feature of the layer."""
 
 
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
-    """Return a copy of a host storage, padded with zeros to the given size in bytes."""
+    """Copy host memory and pad it with zeros to a size in bytes."""
     whole = torch.UntypedStorage(size_bytes)
     ctypes.memset(whole.data_ptr(), 0, size_bytes)
     ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
@@ -158,10 +155,11 @@ def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStora
 
 
 def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """Return the number of output features of a matrix product or convolution, and the number of adjacent elements that
-    belong to one feature, from a tensor's shape.
+    """Return the number of output features of a matrix product or convolution, and the adjacent elements of one
+    feature.
 
-    The features of a matrix product are its last dimension; those of a convolution are before height and width.
+    Both follow from the shape of the result. The features of a matrix product are its last dimension; those of a
+    convolution come before height and width.
     """
     in_memory = sorted(zip(stride, size, strict=True), reverse=True)
     sizes = [count for step, count in in_memory if step and count > 1]
@@ -171,7 +169,7 @@ def columns_of(size: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 
 class TensorView:
-    """The position of a tensor within its storage: data type, offset, size and stride."""
+    """The position of a tensor in its storage: data type, offset, size and stride."""
 
     __slots__ = ("dtype", "offset", "size", "stride")
 
@@ -183,26 +181,26 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all elements of the tensor use together."""
+        """The total bytes of the tensor's elements."""
         return self.size.numel() * self.dtype.itemsize
 
     @property
     def end_bytes(self) -> int:
-        """The number of bytes from the beginning of the memory block to the tensor's last element."""
+        """The number of bytes from the start of the storage to the end of the tensor."""
         if not self.size.numel():
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
         return int(last + 1) * self.dtype.itemsize
 
     def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """Return the tensor at this position in a host storage; elements beyond the storage's end are zero."""
+        """Return the tensor at this position in a host storage. Elements beyond the storage's end are zero."""
         if self.end_bytes > storage.nbytes():
             storage = extended(storage, self.end_bytes)
         return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
 
 
 class Operand(TensorView):
-    """A GPU tensor that is an argument of a recorded operation: a view of the content of a block of GPU memory."""
+    """A GPU tensor that is an argument of a recorded operation."""
 
     __slots__ = ("content",)
 
@@ -211,7 +209,7 @@ class Operand(TensorView):
         self.content = content
 
     def is_same_as(self, other: object) -> bool:
-        """Return whether another operand is the same view of the same block content."""
+        """Return whether two arguments are the same view of the same memory content."""
         if not isinstance(other, Operand) or other.content is not self.content:
             return False
         own = self.dtype, self.size, self.stride, self.offset
@@ -219,9 +217,7 @@ class Operand(TensorView):
 
 
 class WrittenView:
-    """A block content that a recorded operator call computes: the part of the storage that the call writes, and the
-    content of the rest.
-    """
+    """The part of a storage that an operator call writes, and the content of the rest."""
 
     __slots__ = ("base", "base_counts", "content", "place", "view")
 
@@ -237,18 +233,19 @@ class WrittenView:
         self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The index of the operator's result that is written, or the name of the argument that is written."""
+        """The index of the written result, or the name of the written argument."""
         self.base = base
-        """The content that the storage had before the call, if the call reads it or writes only a part of the
-        storage.
-        """
+        """The content of the storage before the call, if the call reads it or overwrites only a part of it."""
         self.base_counts = base_counts
-        """Whether the result is at most as certain as the content that the storage had before the call."""
+        """Whether the earlier content makes the result less certain."""
 
 
 @dataclass(slots=True, eq=False)
 class OperatorCall:
-    """A recorded operator call that has not run on the host yet; its GPU tensors are stored as `Operand` objects."""
+    """An operator call that was recorded and has not run on the host yet.
+
+    Its GPU tensors are stored as `Operand` objects.
+    """
 
     operator: Any
     arguments: Sequence[Any]
@@ -258,43 +255,43 @@ class OperatorCall:
 
 
 class UnseenWrites(Protocol):
-    """A counter of writes to GPU memory by threads whose operators are not intercepted."""
+    """Counts the writes to GPU memory by threads that are not intercepted."""
 
     @property
     def value(self) -> int:
-        """The number of writes to GPU memory by threads whose operators are not intercepted."""
+        """The number of writes so far."""
 
 
 class EmulatedDriver(Protocol):
-    """The functions of the emulated CUDA runtime that `ullage.gpu.values` needs; `ullage.gpu.emulator.library`
-    implements them.
+    """The functions of the emulated CUDA runtime that this package needs.
+
+    `ullage.gpu.emulator.library` implements them.
     """
 
     def answer(self, number: int | None, /) -> None:
-        """Set the number that reads from the GPU return in the calling thread; with None, such reads return zero
-        again.
-        """
+        """Set the number that the calling thread gets when it reads from the GPU. None: it gets zero."""
 
     def remember_sent(self, *, on: bool) -> None:
-        """Keep a copy of the data that each thread last sent to the emulated GPU."""
+        """Start or stop keeping the data that each thread last sent to the emulated GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Pause or resume keeping the data that the calling thread sends to the emulated GPU."""
+        """Set whether the caller records this thread's copies to the GPU itself."""
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Copy the data that the calling thread last sent to a GPU address to host memory at `destination`."""
+        """Write the data that the calling thread last sent to a GPU address to host memory at `destination`."""
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count writes to GPU memory by threads whose operators are not intercepted; the C function at address
-        `is_seen` returns whether a thread is intercepted.
+        """Count the writes to GPU memory by threads that are not intercepted.
+
+        The C function at the address `is_seen` returns whether a thread is intercepted.
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
-        """Start or stop ignoring the calling thread's copies to GPU memory and fills of GPU memory."""
+        """Set whether the calling thread's copies and fills of GPU memory are ignored."""
 
 
 class BlockContents:
-    """The contents of all blocks of GPU memory, by address; a freed block has no content.
+    """The contents of all blocks of GPU memory, by address.
 
     The Python object of a storage is never requested. If it exists, PyTorch counts one more reference to the storage,
     and autograd then does not accumulate gradients in place (`can_accumulate_inplace` in
@@ -317,8 +314,7 @@ class BlockContents:
             self._contents.pop(address, None)
 
     def block_of(self, tensor: torch.Tensor) -> tuple[int, int]:
-        """Return the address of a tensor's block of GPU memory, and the number of bytes from that address to the
-        tensor's end.
+        """Return the address of a tensor's memory block, and the bytes from there to the tensor's end.
 
         Raises:
             RuntimeError, NotImplementedError: the tensor does not have its own memory, such as a sparse tensor.
@@ -334,9 +330,7 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all block contents, from now on, when a thread whose operators are not intercepted writes to GPU
-        memory.
-        """
+        """Forget all contents whenever a thread that is not intercepted writes to GPU memory."""
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
@@ -352,7 +346,7 @@ class BlockContents:
         self._blocks.follow()
 
     def get(self, block: tuple[int, int]) -> BlockContent | None:
-        """Return the content of a block of GPU memory; None if no intercepted operator is known to have written it."""
+        """Return the content of a block of GPU memory. None: it is not known."""
         self._follow()
         address, used = block
         content = self._contents.get(address)
@@ -361,7 +355,7 @@ class BlockContents:
         return content
 
     def put(self, block: tuple[int, int], content: BlockContent | None) -> None:
-        """Set the content of a block of GPU memory; None means that the content is unknown."""
+        """Set the content of a block of GPU memory. None: it is not known."""
         self._follow()
         if content is None:
             self._contents.pop(block[0], None)
@@ -369,14 +363,16 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether a block without known content has not been written since it was allocated. Blocks that existed
-        when all contents were last forgotten do not count.
+        """Return whether nothing has been written to a block since it was allocated.
+
+        The result is False for blocks that existed when all contents were last forgotten.
         """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
-        """Return the size in bytes of a block of GPU memory: the used bytes, unless the block is larger by more than
-        PyTorch's rounding.
+        """Return the size of a block of GPU memory in bytes.
+
+        This is the number of used bytes, unless the block is larger by more than PyTorch's rounding.
         """
         size = self._blocks.sizes.get(block[0], 0)
         return size if size - block[1] >= _ROUNDED_BYTES else block[1]

@@ -1,7 +1,7 @@
-"""Intercept every operator: kernels at a separate dispatch key below autograd, which then run the operator as usual.
+"""Intercept every operator with kernels at a dispatch key below autograd.
 
-An intercepted operator runs on as without interception, so the allocator sees PyTorch's own sequence, byte for byte. A
-`TorchDispatchMode` would not do: under a mode, autograd treats tensors as subclasses and no longer accumulates
+After the interception, an operator runs as usual. So the allocator sees PyTorch's own requests, byte for byte. A
+`TorchDispatchMode` would not work: under a mode, autograd treats tensors as subclasses and no longer accumulates
 gradients in place (`isTensorSubclassLike` in ATen/TensorSubclassLikeUtils.h).
 """
 
@@ -31,12 +31,10 @@ from ullage.gpu.values.operator_plan import (
 _OWN_FILES: Final = (str(Path(__file__).parent), torch._ops.__file__)
 _BELOW: Final = torch._C._dispatch_keyset_full_after(KEY)
 _TRACERS: Final = tuple(torch._C._TorchDispatchModeKey.__members__.values())
+# c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)
 _IS_INCLUDED: Final = "_ZN3c104impl28tls_is_dispatch_key_includedENS_11DispatchKeyE"
-"""The mangled name of the C++ function `c10::impl::tls_is_dispatch_key_included(c10::DispatchKey)`."""
 ONLY: Final = torch._C.DispatchKeySet(KEY)
-"""A dispatch key set that contains only the key that ullage uses for interception; the set is used to exclude this
-key.
-"""
+"""A set of dispatch keys with only ullage's key."""
 PYTHON: Final = torch._C.DispatchKey.Python
 """The dispatch key of Python tensor subclasses and dispatch modes."""
 _BEFORE_PYTHON: Final = (
@@ -44,15 +42,14 @@ _BEFORE_PYTHON: Final = (
 )
 
 
+# For more operators than this, one query for all composite operators is faster than a query for each.
 _MANY: Final = 400
-"""The number of new operators above which it is faster to list all composite operators at once than to query each
-operator.
-"""
 
 
 class Watch(ABC):
-    """The base class for interception. After `install`, it intercepts all PyTorch operators in threads that have called
-    `include`.
+    """The base class for interception.
+
+    After `install`, it intercepts all PyTorch operators in each thread that has called `include`.
     """
 
     def __init__(self, *, everything: bool) -> None:
@@ -60,25 +57,26 @@ class Watch(ABC):
         self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
         self.has_ended = False
-        """Whether interception has ended; operators then run without being recorded."""
+        """Whether interception has ended."""
         self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is called with each operator that uses GPU memory, and with the operator's arguments; it must
-        be set before `install`.
+        """A function that is called with each operator that uses GPU memory, and its arguments.
+
+        Set it before `install`.
         """
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Handle an intercepted operator: run the operator with `Invocation.run`, and return its result."""
+        """Run an intercepted operator with `Invocation.run`, and return its result."""
 
     def prepare(self) -> None:
-        """Make ullage's dispatch key have no effect until `install`, so that threads can include the key before."""
+        """Let threads include ullage's dispatch key before `install`. The key has no effect until then."""
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing
         _pass_by_higher_order_operators()
 
     def install(self) -> None:
-        """Register a kernel for every operator. PyTorch calls these kernels only in threads that include the key.
+        """Register a kernel for every operator. PyTorch calls it only in threads that include ullage's dispatch key.
 
         If the arguments contain a Tensor subclass, or the script uses a dispatch mode, PyTorch finds only kernels
         registered for the operator itself. The fallback kernel is for operators that are defined later.
@@ -91,8 +89,9 @@ class Watch(ABC):
         self._libraries["_"] = whole
 
     def see_new_operators(self, *names: str) -> None:
-        """Register an interception kernel for the named operators, or for all existing operators; skip operators that
-        have one already.
+        """Intercept the named operators or, if none are named, all operators.
+
+        Operators that are intercepted already are skipped.
         """
         new = [name for name in names or torch._C._dispatch_get_all_op_names() if name not in self._registered]
         made_of_others = composites() if len(new) > _MANY else {name for name in new if is_composite(name)}
@@ -106,20 +105,16 @@ class Watch(ABC):
             library.m.impl(short, INTERCEPTION_KEY, kernel, True)  # noqa: FBT003  # with the set of keys; no keyword
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
-        """Return the kernel that intercepts an operator; the kernel's first argument is the dispatch key set."""
         if not passes(name, made_of_others, everything=self._everything):
             return self._kernel_of(name, self._told(self.see))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
             return self._kernel_of(name, self._told(_run_on))  # A product, which only the listener needs to see.
         return torch.library.fallthrough_kernel
 
+    # Under a mode, PyTorch requires a kernel that is registered for the operator itself and not a fallback
+    # (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11). This happens when
+    # torch.compile traces operators that Inductor defines.
     def _follow_definitions(self) -> None:
-        """Register a kernel immediately for each operator that is defined later.
-
-        Under a mode, PyTorch requires a kernel that is registered for the operator itself, and fails if there is only a
-        fallback (`python_op_registration_trampoline_impl` in torch/csrc/utils/python_dispatch.cpp, torch 2.11). This
-        happens when torch.compile traces operators that Inductor defines.
-        """
         library_class: Any = torch.library.Library  # Its type stubs omit the returned name.
         define = library_class.define
 
@@ -142,7 +137,6 @@ class Watch(ABC):
         torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
     def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a kernel that calls the listener, if one is set, before it calls `see`."""
         listener = self.listener
         if listener is None:
             return see
@@ -170,15 +164,11 @@ class Watch(ABC):
         return kernel
 
     def include(self, *, on: bool = True) -> None:
-        """Start or stop interception in the calling thread, including the work that autograd does for this thread."""
+        """Start or stop interception in the calling thread, including its autograd work."""
         torch._C._dispatch_tls_set_dispatch_key_included(KEY, on)
 
 
 def _pass_by_higher_order_operators() -> None:
-    """Make `torch.cond`, `flex_attention` and other higher-order operators skip ullage's dispatch key.
-
-    The operators that they run are intercepted.
-    """
     keys: list[Any] = torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS
     if KEY in keys:
         return
@@ -188,18 +178,14 @@ def _pass_by_higher_order_operators() -> None:
 
 
 def is_thread_seen() -> int | None:
-    """Return the address of PyTorch's C++ function that returns whether a dispatch key is included in the calling
-    thread.
-    """
+    """Return the address of PyTorch's C++ function that tests whether a thread includes a dispatch key."""
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     function = getattr(library, _IS_INCLUDED, None)
     return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
+# The traceback of an exception would keep the tensors alive.
 def _let_go(error: BaseException) -> None:
-    """Clear the local variables of ullage's frames in an exception's traceback, so that the frames keep no tensor
-    alive.
-    """
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame
@@ -215,7 +201,7 @@ def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any
 
 @dataclass(slots=True, eq=False)
 class Invocation:
-    """One call of an intercepted operator, which ullage can run as PyTorch would have run it."""
+    """A call of an intercepted operator, which can be run as PyTorch would have run it."""
 
     keyset: Any
     plan: OperatorPlan
@@ -224,13 +210,11 @@ class Invocation:
     keywords: Mapping[str, Any]
 
     def written(self) -> list[Any]:
-        """Return the arguments that the operator writes; an item of the result may be a list, or None for an omitted
-        argument.
-        """
+        """Return the arguments that the operator writes. An item may be a list of tensors or None."""
         return [argument_at(place, self.arguments, self.keywords) for place in self.plan.written]
 
     def run(self) -> Any:
-        """Run the intercepted operator as it would have run without interception."""
+        """Run the operator as PyTorch would have run it."""
         plan, arguments, keywords = self.plan, self.arguments, self.keywords
         if self.keyset.has(PYTHON):
             result = _to_python(self.operator, arguments, keywords)
@@ -251,18 +235,14 @@ class Invocation:
 
 
 def _wrapped(number: complex) -> torch.Tensor:
-    """Return a Python number as a scalar tensor, of the data type that PyTorch gives to a number."""
     kind = number.__class__
     return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
 
 
+# During such a call, PyTorch excludes all keys before the Python key, and therefore the interception key
+# (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp). Here the key stays included, so that the operators inside
+# the call are intercepted. NotImplemented: PyTorch has to handle the call, for example while it traces.
 def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Pass an operator to the script's dispatch mode or tensor subclasses, as PyTorch would.
-
-    PyTorch excludes all keys before the Python key during such a call, including the interception key (`pythonFallback`
-    in ATen/core/PythonFallbackKernel.cpp). Here the interception key stays included, so that nested operators are seen.
-    The result is NotImplemented if PyTorch has to do it, for example when something is being traced.
-    """
     get_mode = torch._C._get_dispatch_mode
     flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
     if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
@@ -285,8 +265,8 @@ def _has_dispatch(kind: type[Any]) -> bool:
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl and issubclass(kind, torch.Tensor)
 
 
+# PyTorch dispatches DTensors in C++, where ullage cannot intercept them.
 def _is_distributed(arguments: Sequence[Any]) -> bool:
-    """Return whether an argument is a DTensor, which PyTorch dispatches in C++ where ullage cannot intercept."""
     return any(type(each).__module__.startswith("torch.distributed.tensor") for each in arguments)
 
 
@@ -295,7 +275,7 @@ def _flat(argument: Any) -> Sequence[Any]:
 
 
 def tensors_in(arguments: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among an operator's arguments or results, including those in nested lists."""
+    """Yield all tensors in an operator's arguments or results, even in nested lists."""
     for each in arguments:
         if isinstance(each, torch.Tensor):
             yield each

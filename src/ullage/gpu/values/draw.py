@@ -1,7 +1,7 @@
-"""Generate plausible random numbers for unknown values: standard normal, with the sign that the last operation gives.
+"""Generate plausible random numbers to replace unknown tensor values.
 
-The numbers depend only on the seed and on the serial number of the block content, so repeated reads return the same
-numbers.
+The numbers are standard normal, with the sign that the last operation gives. They depend only on the seed and on the
+serial number of the block content, so repeated reads return the same numbers.
 """
 
 import math
@@ -12,43 +12,44 @@ import torch
 
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
+# the number of operations to go back in search of the sign
 _DEEPEST: Final = 12
-"""The largest number of operations through which ullage traces back the sign of random numbers."""
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
 _MOST_COLUMNS: Final = 1 << 17
 _MANY: Final = 64
+# the assumed relative change of a number in an optimizer step, if it is not known
 _STEP: Final = 0.01
-"""The relative amount by which an optimizer operation is assumed to change numbers if the real amount is unknown."""
+# the largest assumed relative change by all optimizer steps together
 _FARTHEST: Final = 0.3
-"""The largest relative amount by which optimizer operations are assumed to change numbers in total."""
 _SOFTMAX: Final = ("_softmax", "softmax", "_safe_softmax")
 _REDUCE: Final = ("sum", "nansum", "mean", "nanmean", "linalg_vector_norm", "norm")
 
 
 class DrawLevel(NamedTuple):
-    """The settings that all random values of one seed share.
+    """The settings for all random numbers of one seed.
 
-    If the settings were the same for all seeds, runs with random values would agree with each other more than with a
-    real run, because a sum over many random numbers is nearly the same in each run. So consecutive seeds have different
-    settings that cover what a real run may have.
+    A sum over many random numbers is nearly the same for each seed. With equal settings, runs would agree more with
+    each other than with a real run. So consecutive seeds have different settings.
     """
 
     spread: float
-    """The distance between the columns of a matrix product, in units of the standard deviation within a column.
+    """The distance between the columns of a matrix product, in standard deviations of a column.
 
     The scores of a router with a bias and independent inputs are 1 / sqrt(width) apart. The scores of later layers
     differ much more, because hidden states are similar. These values were chosen to match the token counts of a small
     Mixtral.
     """
     scale: float
-    """The standard deviation of the random numbers that replace a matrix product; a freshly initialised output layer
-    has small numbers.
+    """The standard deviation of random numbers that replace a matrix product.
+
+    Some seeds have a small one, because a freshly initialised output layer returns small numbers.
     """
     mean: float
-    """The deviation of the mean of many random numbers from its expected value, in units of the standard error."""
+    """The distance between the mean of many random numbers and the expected mean, in standard errors."""
     rate: float
-    """The factor by which a random number shrinks each time that the same source line reads it, so that a loop that
-    waits for it ends.
+    """The factor by which a random number shrinks each time the same line reads it.
+
+    It ends loops that wait for a small number.
     """
 
 
@@ -62,16 +63,12 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return the settings that all random values of a seed share; five consecutive seeds have five different
-    settings.
-    """
+    """Return the settings for the random numbers of a seed. Five consecutive seeds have different settings."""
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift the result of a random operator, so that its mean deviates as much as the mean may deviate by chance on a
-    real GPU.
-    """
+    """Shift the mean of random numbers by as much as it may deviate by chance on a real GPU."""
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
     shift = level_of(seed).mean / math.sqrt(result.numel())
@@ -97,6 +94,7 @@ _OF_RESULT: Final = {
     Sign.NEGATIVE: ("log_softmax", "_log_softmax", "log_sigmoid_forward"),
 }
 _SIGN_OF_RESULT: Final = {name: sign for sign, names in _OF_RESULT.items() for name in names}
+# If all operands have the same sign, the results have it too.
 _KEEP: Final = frozenset(
     (
         *("mean", "sum", "nansum", "amax", "amin", "max", "min", "clone", "copy_", "_to_copy", "select", "cumsum"),
@@ -104,7 +102,6 @@ _KEEP: Final = frozenset(
         *("mul_", "div_", "expand", "repeat", "squeeze", "where", "masked_fill", "avg_pool2d", "clamp"),
     )
 )
-"""Operations whose results have the same sign as their operands if all operands have the same sign."""
 
 
 def sign_of(content: BlockContent, depth: int = _DEEPEST) -> Sign:
@@ -147,7 +144,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory with values for an unknown block content: random numbers for floats, zeros for other types."""
+    """Return host memory that replaces unknown GPU memory. Floats are random, and other types are zero."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype
@@ -163,12 +160,11 @@ def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
 
 
 def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) -> torch.UntypedStorage:
-    """Return the bytes of a block's content after optimizer steps.
+    """Return the bytes of a memory block after optimizer steps.
 
-    Gradients of a tensor are correlated: its numbers grow or shrink together, and the weights of one output move alike,
-    because their inputs are positive or have a nonzero mean. Every step moves them in the same direction, so a few
-    steps shift all scores of an output. Adam moves each number by about the learning rate per step, however small the
-    gradient.
+    Gradients of a tensor are correlated, because the inputs are positive or have a nonzero mean. So the weights of one
+    output grow or shrink together, and a few steps shift all scores of an output. Adam moves each number by about the
+    learning rate per step, however small the gradient is.
     """
     numbers = torch.empty(0, dtype=content.dtype)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))
@@ -190,9 +186,6 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
-    """Change standard normal numbers so that they have the sign and the approximate size that the last operation on the
-    block gives its results.
-    """
     level = level_of(seed)
     count = len(numbers)
     columns, column = content.columns, content.column
@@ -216,13 +209,10 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     return _WITH_SIGN[sign](numbers)
 
 
+# The columns of a matrix product are correlated, so some positions are large in all rows.
 def _softmax(
     content: BlockContent, numbers: torch.Tensor, level: DrawLevel, generator: torch.Generator
 ) -> torch.Tensor | None:
-    """Return random numbers that sum to one along the dimension of a softmax.
-
-    The columns of a matrix product are correlated, so some positions along this dimension are large in all rows.
-    """
     call = content.call
     view = next((target.view for target in call.targets if target.content() is content), None) if call else None
     if call is None or view is None or view.offset or len(call.arguments) < 2:
@@ -239,7 +229,6 @@ def _softmax(
 
 
 def _size_of_reduced(name: str, call: OperatorCall, count: int, sign: Sign) -> float:
-    """Return the typical size of a sum, norm or mean of standard normal numbers."""
     operand = call.arguments[0] if call.arguments else None
     if not isinstance(operand, Operand):
         return 1.0

@@ -1,4 +1,4 @@
-"""Code that runs the recorded operations that lead to a value on the host's CPU, when the value is needed."""
+"""Run recorded operations on the CPU when a script needs a GPU value that depends on them."""
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,23 +25,20 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The largest float tensor, in bytes, whose values are kept on the host; a larger one is computed only for a
-decision.
+"""The size in bytes up to which float tensors are kept on the host.
+
+A larger tensor is computed only if one of its values decides something.
 """
 WHOLE_BYTES: Final = 64 * MIB
-"""The largest tensor of integers or booleans, in bytes, whose values are kept on the host."""
+"""The size in bytes up to which tensors of integers or booleans are kept on the host."""
+# all results of an operation that runs on the host
 _MADE_BYTES: Final = 256 * MIB
-"""The largest size, in bytes, of the results of an operation that runs on the host."""
 _DRAWN_BYTES: Final = 512 * MIB
-"""The largest tensor of random values, in bytes, that is generated on the host for a decision."""
+# One n-th of the memory budget stays free for computations; this is n.
 _LEFT: Final = 8
-"""The number n such that 1/n of the host memory budget for values stays free for computing values."""
+# Tensors of at most this size may use half of the free part of the budget. So sizes, flags and settings stay known when
+# weights have filled the rest, for example the JSON that bitsandbytes reads back for each 4-bit weight.
 _SMALL_BYTES: Final = 64 * KIB
-"""The size in bytes up to which a tensor's values may also use half of the part of the budget that stays free.
-
-So sizes, flags and settings stay known when weights have filled the rest of the budget. An example is the JSON that
-bitsandbytes reads back for each of its 4-bit weights.
-"""
 
 _HOST_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
 _OTHER_KEYS: Final = (
@@ -50,37 +47,38 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Temporary host memory for block contents, which is kept only while a GPU value is computed on the CPU."""
+"""Host memory that is used only while one GPU value is computed."""
 
 
 class EvaluationError(Exception):
-    """The exception for a GPU value that cannot be computed on the host."""
+    """A GPU value cannot be computed on the host."""
 
 
 class Evaluation:
-    """The evaluation of the contents of GPU memory blocks on the host, within limits of size and memory."""
+    """Computes the contents of GPU memory on the host, within limits of size and memory."""
 
     def __init__(self, *, seed: int, routing: Routing, budget_bytes: int) -> None:
         self.seed = seed
         self.budget_bytes = budget_bytes
         self.kept_bytes = 0
-        """The bytes of host memory in which known values of GPU memory are kept."""
+        """The host memory that known GPU values use, in bytes."""
         self.passing_bytes = 0
-        """The bytes of temporary host memory, which exists only while a value is computed."""
+        """The host memory that is used only while a value is computed, in bytes."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
-        """Operations that the host could not run, each with the first line of its error."""
+        """Maps each operation that failed on the host to the first line of its error."""
         self.routing = routing
 
     # ---- kept values
 
     def bound_of(self, dtype: torch.dtype) -> int:
-        """Return the largest tensor of a data type, in bytes, whose values are kept on the host."""
+        """Return the size in bytes up to which tensors of this data type are kept on the host."""
         return FLOAT_BYTES if dtype.is_floating_point or dtype.is_complex else WHOLE_BYTES
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether values of this size may be kept in the host memory budget, a part of which stays free for
-        computing values.
+        """Return whether the host memory budget has room for values of this size.
+
+        A part of the budget stays free for computations.
         """
         left = self.budget_bytes // (2 * _LEFT if size_bytes <= _SMALL_BYTES else _LEFT)
         return self.kept_bytes + size_bytes <= self.budget_bytes - left
@@ -89,7 +87,7 @@ class Evaluation:
         return self.kept_bytes + self.passing_bytes + size_bytes <= self.budget_bytes
 
     def keep(self, content: BlockContent, value: torch.UntypedStorage) -> None:
-        """Keep the bytes of a block's content on the host for as long as the `BlockContent` object exists."""
+        """Keep the bytes of a GPU memory block on the host while the `BlockContent` object exists."""
         content.value = value
         content.call = None
         content.depth = 0
@@ -107,7 +105,6 @@ class Evaluation:
 
     @contextmanager
     def _passing(self) -> Iterator[Passing]:
-        """Return a context for temporary values, which use host memory only while one value is computed."""
         passing: Passing = {}
         try:
             with on_the_host():
@@ -116,11 +113,6 @@ class Evaluation:
             self.passing_bytes -= sum(each.nbytes() for each in passing.values())
 
     def _pass(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
-        """Keep the bytes of a block's content until the current value has been computed.
-
-        Raises:
-            EvaluationError: the host memory budget has no space left for these bytes.
-        """
         if content in passing:
             return
         if not self._has_room_to_work(found.nbytes()):
@@ -141,7 +133,7 @@ class Evaluation:
             return operand.of(self._storage_of(operand.content, passing))
 
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
-        """Run a recorded operation on the host and return its results, which do not become the content of any block.
+        """Run a recorded operation on the host and return its results, without storing them.
 
         Raises:
             EvaluationError: an argument cannot be computed.
@@ -151,14 +143,11 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute the content of a block now, so that the earlier contents that it is computed from can be dropped."""
+        """Compute the content of a block now, so that the contents it depends on can be dropped."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Return the bytes of a block's content; if they are too large to be kept, they stay in `passing` during the
-        computation.
-        """
         if (found := _found(content, passing)) is not None:
             return found
         # Compute the sources first, in a loop: chains of operations are longer than Python's stack.
@@ -177,7 +166,6 @@ class Evaluation:
         return self._made(content, passing)
 
     def _sources(self, content: BlockContent) -> list[BlockContent]:
-        """Return the other block contents from which a block content is computed."""
         if isinstance(content, UpdatedContent):
             return [content.origin]
         call = content.call
@@ -187,11 +175,6 @@ class Evaluation:
         return [*(operand.content for operand in operands_in(call)), *bases]
 
     def _made(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
-        """Compute a block content from the contents that it depends on, or generate random values for it.
-
-        Raises:
-            EvaluationError: the block content cannot be computed.
-        """
         if (found := _found(content, passing)) is not None:
             return found
         if isinstance(content, UpdatedContent):
@@ -217,12 +200,9 @@ class Evaluation:
         else:
             self._pass(content, found, passing)
 
+    # Custom operators of packages do not run on large floats, because quantising gigabytes of weights would take
+    # minutes.
     def _can_run(self, call: OperatorCall) -> bool:
-        """Return whether an operation is within the limits for running on the host.
-
-        Floats are not computed from floats that are too large. Custom operators of packages do not run on large floats
-        either: quantising gigabytes of weights on the host would take minutes.
-        """
         made = [content for target in call.targets if (content := target.content()) is not None]
         made_bytes = sum(content.bytes for content in made)
         if made_bytes > _MADE_BYTES or not self._has_room_to_work(made_bytes):
@@ -238,9 +218,6 @@ class Evaluation:
     # ---- running operations
 
     def _run(self, call: OperatorCall, passing: Passing) -> None:
-        """Run a recorded operation on the host, and store the bytes of its results; if it fails, the results become
-        unknown.
-        """
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
@@ -261,7 +238,6 @@ class Evaluation:
             self._give_up(call)
 
     def _spread(self, call: OperatorCall) -> None:
-        """Lower the certainty of an operation's results to the certainty of its inputs."""
         certainty = certainty_of(call)
         for target in call.targets:
             content = target.content()
@@ -318,7 +294,6 @@ class Evaluation:
     def _writable(
         self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
     ) -> torch.Tensor:
-        """Return a host tensor into which an operation writes its result: a view of a separate copy of the memory."""
         content = target.content()
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
         if target.base is None:
@@ -332,15 +307,12 @@ class Evaluation:
         first = next((content.serial for target in call.targets if (content := target.content()) is not None), 0)
         return (self.seed * 7_368_787 + first) % (1 << 62)
 
+    # The script's threads may use the default generator during the call.
     def _generator_of(self, call: OperatorCall) -> torch.Generator | None:
-        """Return a separate random generator for one operator call, because the script's threads may use the default
-        generator meanwhile.
-        """
         return torch.Generator().manual_seed(self._seed_of(call)) if call.is_random else None
 
     @contextmanager
     def _random_numbers(self, call: OperatorCall) -> Iterator[None]:
-        """Seed the default random generator for one operator call, and restore the generator's state afterwards."""
         if not call.is_random or takes_generator(call.operator):
             yield
             return
@@ -354,7 +326,6 @@ class Evaluation:
 
 
 def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | None:
-    """Return the bytes of a block's content if they have been computed already; otherwise None."""
     if content.value is not None:
         return content.value
     if not content.bytes:  # An empty content is always known.
@@ -372,17 +343,17 @@ def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, An
 
 
 def takes_generator(operator: Any) -> bool:
-    """Return whether an operator has a `generator` argument."""
+    """Return whether an operator has the argument `generator`."""
     return any(each.name == "generator" for each in operator._schema.arguments)
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the lowest certainty among the tensor arguments of an operator call."""
+    """Return the certainty of the least certain tensor argument."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 
 def operands_in(call: OperatorCall) -> Iterator[Operand]:
-    """Yield the GPU tensors among the arguments of a recorded operation."""
+    """Yield the GPU tensors in the arguments of a recorded operation."""
     for argument in (*call.arguments, *call.keywords.values()):
         if isinstance(argument, Operand):
             yield argument
@@ -394,15 +365,12 @@ def operands_in(call: OperatorCall) -> Iterator[Operand]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Run PyTorch operators on the host as usual: without gradients, autocast, the user's dispatch modes or ullage's
-    interception.
-    """
+    """Run operators on the host without gradients, autocast, dispatch modes and interception."""
     with torch._C._ForceDispatchKeyGuard(_HOST_KEYS, _OTHER_KEYS):
         yield
 
 
 def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.UntypedStorage:
-    """Return a host storage in which a result has the same layout as in the storage on the GPU."""
     if result.size() != view.size:
         raise EvaluationError(f"the result has the shape {tuple(result.size())}; expected {tuple(view.size)}")
     storage = result.untyped_storage()

@@ -1,7 +1,7 @@
 """Remove ullage's own frames from the stacks in PyTorch's memory snapshots.
 
-Operators are run by ullage's Python kernels, and PyTorch's memory history would record these frames. A stack would
-begin with ullage's lines, and a stack of an autograd thread, which has no Python frames, would get some.
+PyTorch's memory history records the frames of ullage's Python kernels. Without this module, stacks would begin with
+ullage's lines. In autograd's threads, they would contain only ullage's lines.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,12 @@ _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 @cache
 def hide_own_frames() -> None:
-    """Remove ullage's stack frames from every memory snapshot that this process takes from now on, including the
-    script's own snapshots.
-    """
+    """Remove ullage's frames from all later memory snapshots of this process."""
     original = torch._C._cuda_memorySnapshot
     torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
 
 
 def _hidden(snapshot: Any) -> Any:
-    """Remove ullage's stack frames from a memory snapshot, in place, and return the snapshot."""
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
@@ -36,9 +33,6 @@ def _hidden(snapshot: Any) -> Any:
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the stack frames, innermost first, without ullage's frames and without PyTorch's operator calls made by
-    ullage.
-    """
     own = [frame["filename"].startswith(_OWN_FOLDER) for frame in frames]
     if not any(own):
         return frames

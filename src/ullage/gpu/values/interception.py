@@ -1,6 +1,4 @@
-"""The interception of every operator that the script runs on the GPU; the operator is passed to the code that records
-or answers it.
-"""
+"""Intercept every operator that the script runs on the GPU, and record it or compute its result."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -21,36 +19,28 @@ from ullage.gpu.values.waiting import Waiting
 from ullage.gpu.values.writes import WRITES_UNSAID, Writes
 
 _SEVERAL: Final = frozenset((tuple, list))
+# Their sparse results consist of tensors that ullage already knows.
 _KEEPS_PARTS: Final = ("aten::_to_sparse", "aten::_sparse", "aten::sparse_", "aten::_coalesced", "aten::clone")
-"""Operators whose sparse results consist of tensors that ullage already knows: their arguments, or results of other
-intercepted operators.
-"""
+# The same holds for results in COO format only.
 _JOINS_PARTS: Final = ("aten::add", "aten::cat")
-"""Operators whose results, if they are sparse tensors in COO format, consist of tensors that ullage already knows;
-other sparse formats do not.
-"""
+# A larger tensor of a collective is data, and not a size or a message.
 _MOST_BYTES: Final = 1 << 20
-"""The size in bytes above which ullage takes a collective's tensor for data, not for a size or a message."""
+# After these collectives, a tensor's previous values remain plausible, even for a sum of floats.
 _UNCHANGED: Final = frozenset(
     ("broadcast_", "barrier", "monitored_barrier_", "send", "recv_", "recv_any_source_", "allreduce_", "reduce_")
 )
-"""Collectives after which ullage keeps the values that a rank's tensor had before; for a sum of floats, these values
-remain plausible.
-"""
 ValueOf = Callable[[torch.Tensor], tuple[torch.Tensor, Certainty] | None]
 Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 
 
 class Interception(Watch):
-    """The interception that records what operators write to GPU memory, and answers what operators read from GPU
-    memory.
-    """
+    """Records what operators write to GPU memory, and provides the values that they read from it."""
 
     def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
         super().__init__(everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
-        """The messages with sizes and objects that ranks send to each other."""
+        """The messages that ranks send to each other."""
         self.waiting = Waiting(evaluation.seed)
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
@@ -66,9 +56,6 @@ class Interception(Watch):
             **dict.fromkeys(SIZED_BY_READS, self._answers.within),
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
-        """Functions, by operator name, that handle an operator that writes nothing and has a GPU tensor as its first
-        argument.
-        """
 
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
         plan = plan_of(operator)
@@ -84,10 +71,8 @@ class Interception(Watch):
             return handler(op)
         return self._run_and_note(op)
 
+    # Products in a backward pass are never recorded, because they decide nothing.
     def _multiply(self, op: Invocation) -> Any:
-        """Run a matrix product on the emulated GPU, and record it if it is small. Products in a backward pass are never
-        recorded, because they decide nothing.
-        """
         result = op.run()
         if result.layout != torch.strided:
             return result if self._answers.is_answering else self._counted_by_library(op.plan, result)
@@ -97,23 +82,16 @@ class Interception(Watch):
         return result
 
     def _counted_by_library(self, plan: OperatorPlan, result: torch.Tensor) -> torch.Tensor:
-        """Mark the number of elements of a sparse result as unknown, because a kernel inside a CUDA library counts
-        them.
-        """
         self._reads.note(ReadKind.SHAPE, plan.name.partition("::")[2].strip("_"), Certainty.UNKNOWN, 8)
         self.notes.forget_parts(result)
         return result
 
     def _count_sparse(self, op: Invocation) -> Any:
-        """Run an operator; if its result is a sparse tensor, compute the number of elements of the result from the
-        arguments.
-        """
         if is_counted(op.plan.name, op.arguments):
             return self._answers.counted_of_sparse(op)
         return self._multiply(op) if op.plan.name in PRODUCTS else self._run_and_note(op)
 
     def _run_and_note(self, op: Invocation) -> Any:
-        """Run an operator on the emulated GPU, and record how its results are computed."""
         result = op.run()
         notes, plan = self.notes, op.plan
         if plan.is_collective and not plan.name.startswith("symm_mem::"):
@@ -134,7 +112,7 @@ class Interception(Watch):
         return result
 
     def stop(self) -> None:
-        """Stop recording operators in all threads, and free the memory of the recorded operators."""
+        """Stop recording operators in all threads, and free the memory of the records."""
         self.has_ended = True
         self.notes.clear()
         self.waiting.renew()
@@ -143,7 +121,7 @@ class Interception(Watch):
 def note_collective(
     contents: BlockContents, messages: RankMessages, name: str, arguments: Sequence[Any], value_of: ValueOf, keep: Keep
 ) -> None:
-    """Record what a collective has written.
+    """Record the results of a collective operation between ranks.
 
     The emulated NCCL behaves as if every rank had sent the same data as this one. If several ranks run, or if one rank
     sends and others receive, the data is exchanged as messages.
@@ -173,9 +151,6 @@ def note_collective(
 
 
 def _part_of(value: torch.Tensor, output: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a collective's output, computed from this rank's input; the output may have as many, fewer
-    or more elements.
-    """
     sent, wanted = value.numel(), output.numel()
     flat = value.reshape(-1)
     if wanted == sent:

@@ -1,7 +1,7 @@
-"""Guess from a script's source whether it reads GPU values that decide something.
+"""Guess from a script's source whether it reads GPU values that change what it does.
 
-If it does not seem to, values are not tracked from the start, because tracking slows every operation down. If the
-script reads such a value anyway, ullage notices it and starts the run again. So any doubt counts as reading.
+If not, values are not computed at first, because recording makes every operation slower. If the script reads such a
+value anyway, ullage starts the run again. When in doubt, the guess is yes.
 """
 
 import ast
@@ -13,6 +13,7 @@ from typing import Final
 
 from ullage.gpu.values.consequence import may_decide
 
+# They read numbers from the GPU, or return a number of elements that depends on a condition.
 _READING: Final = frozenset(
     {
         *("all", "allclose", "any", "argwhere", "bernoulli", "bincount", "bucketize", "Categorical", "coalesce", "cpu"),
@@ -23,26 +24,19 @@ _READING: Final = frozenset(
         "unique_consecutive",
     }
 )
-"""Names of functions, classes and modules that read numbers from the GPU, or that return as many elements as a
-condition selects.
-"""
 _MODULES: Final = frozenset({"detection", "distributed", "distributions", "generation", "nested", "ops", "sparse"})
 _KEYWORDS: Final = frozenset({"sparse", "error_if_nonfinite"})
+# They may fail when they are called a second time, so the script cannot just run again.
 _DONE_ONCE: Final = frozenset({"mkdir", "makedirs", "rename", "rmtree", "unlink", "input", "copytree"})
-"""Names of functions that may fail when they are called a second time; a script that calls them cannot simply be run
-again.
-"""
 _PACKAGES: Final = frozenset({"torch", "torchvision", "numpy", "tqdm"})
-"""Packages for which ullage checks the names that a script uses from them, to find out whether the script reads GPU
-values.
-"""
 _MOST_FILES: Final = 20
 _MOST_CHARACTERS: Final = 400_000
 
 
 def seems_to_read_none(script: Path) -> bool:
-    """Return whether neither a script, nor the files next to it that it imports, appear to read a GPU value that may
-    change what the script does.
+    """Return whether a script seems to read no GPU value that may change what it does.
+
+    Modules that the script imports from its own folder are checked, too.
     """
     waiting, seen, left = [script], {script}, _MOST_CHARACTERS
     while waiting:
@@ -70,7 +64,6 @@ def seems_to_read_none(script: Path) -> bool:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    """Yield the top-level name of every module that a script imports; "" for a relative import."""
     for part in ast.walk(tree):
         match part:
             case ast.Import(names=names):
@@ -104,7 +97,6 @@ def _may_read(part: ast.AST, file: Path) -> bool:
 
 
 def _is_mask(index: ast.AST) -> bool:
-    """Return whether an index expression may be a mask: a comparison, an inverted value, or a name such as "mask"."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     for part in parts:
         if isinstance(part, ast.Compare) or (isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Invert)):
@@ -115,5 +107,4 @@ def _is_mask(index: ast.AST) -> bool:
 
 
 def _is_reduction(call: ast.Call) -> bool:
-    """Return whether a function call in a script may reduce a tensor to one number."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in {"max", "min", "sum", "mean", "norm", "abs"}

@@ -1,7 +1,7 @@
-"""Messages between ranks: sizes, objects and other integers that one rank sends and another rank reads.
+"""Send sizes, objects and other integers between ranks.
 
 Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
-read: on a real GPU, too, a rank posts a receive long before its neighbour sends.
+read.
 """
 
 import ctypes
@@ -23,27 +23,20 @@ from ullage.gpu.values.evaluation import EvaluationError
 from ullage.gpu.values.notes import Notes
 from ullage.gpu.values.ranks import Post, StorePost, Team, is_called_from_torch_distributed, operation_of, reduced
 
+# A larger tensor of integers is not sent to other ranks.
 _MOST_BYTES: Final = 16 * MIB
-"""The size in bytes above which a tensor of integers is not sent to other ranks."""
+# A larger tensor of random integers is not sent, because its numbers are not sizes.
 _MOST_DRAWN_BYTES: Final = 64 * KIB
-"""The size in bytes above which a tensor of random integers is not sent to other ranks, because its numbers are not
-sizes.
-"""
+# A float tensor of at most this size counts as a flag or a count, if its values are known.
 _MOST_COUNTED_BYTES: Final = 4 * KIB
-"""The largest float tensor with known values, in bytes, that counts as a flag or a count in a collective."""
 _NOTHING: Final = b""
 
 
 class _Deferred:
-    """A recorded operation of ullage itself, with the interface of a PyTorch operator; when it runs, it writes its
-    first argument.
-    """
-
     _overloadname = ""
     call: OperatorCall | None = None
 
     def _know(self, certainty: Certainty) -> None:
-        """Make the results of this operation at most as certain as `certainty`."""
         for target in self.call.targets if self.call is not None else ():
             if (content := target.content()) is not None:
                 content.certainty = max(content.certainty, certainty)
@@ -51,10 +44,6 @@ class _Deferred:
 
 @dataclass(eq=False, repr=False)  # The awaited data may be large, so leave it out of repr().
 class _Received(_Deferred):
-    """An operation that waits for messages from other ranks when its result is needed, and writes them to its first
-    argument.
-    """
-
     _schema = SimpleNamespace(name="ullage::received")
 
     messages: "RankMessages"
@@ -77,10 +66,6 @@ class _Received(_Deferred):
 
 @dataclass(eq=False, repr=False)
 class _MadeOfAlike(_Deferred):
-    """An operation that computes a reduction over ranks from this rank's tensor, as if every rank had the same
-    values.
-    """
-
     _schema = SimpleNamespace(name="ullage::made_of_alike")
 
     notes: Notes
@@ -96,31 +81,25 @@ class _MadeOfAlike(_Deferred):
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """The messages from other ranks that together become the values of a tensor."""
-
     keys: Sequence[tuple[str, int]]
-    """The key of each message, and the number of the rank that sends the message."""
     instead: bytes = _NOTHING
-    """This rank's own message, which replaces a message that another rank does not send."""
     operation: str = ""
-    """The name of the reduction over the messages of the ranks, such as "MAX"; empty if the messages are
-    concatenated.
-    """
 
 
 class RankMessages:
-    """The messages of this rank: they are sent when a torch.distributed operator runs, and received when their values
-    are read.
+    """The messages that this rank sends and receives.
+
+    They are sent when a torch.distributed operator runs, and received when their values are read.
     """
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self.post: Post = StorePost()
-        """The channel through which this rank sends messages to other ranks."""
+        """The channel through which this rank sends messages."""
         self.are_used = False
-        """Whether this rank has sent or received any message from other ranks."""
+        """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
-        """The size of the largest process group in which this rank's own numbers replaced those of other ranks."""
+        """The largest process group, in ranks, in which this rank's own numbers replaced those of other ranks."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -141,8 +120,9 @@ class RankMessages:
         }
 
     def note(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Send and receive the messages for an operator such as "c10d::send"; return False if the operator needs no
-        messages.
+        """Send and receive the messages for an operator such as "c10d::send".
+
+        Return False if the operator needs no messages.
         """
         handler = self._handlers.get(name.partition("::")[2])
         if handler is None or len(arguments) < 3:
@@ -153,7 +133,7 @@ class RankMessages:
             return False
 
     def end(self) -> None:
-        """Announce to the other running ranks that this rank sends no more messages."""
+        """Tell the other ranks that this rank sends no more messages."""
         if self.are_used and isinstance(self.post, StorePost):
             with suppress(RuntimeError, ValueError):  # The script has already left its process group.
                 self.post.end()
@@ -214,7 +194,6 @@ class RankMessages:
         return True
 
     def _all_gathered_by_all(self, outputs: Any, inputs: Any, group: Any, *rest: Any) -> bool:
-        """Gather several tensors from all ranks, each tensor into its own output tensor."""
         if not self._are_ours(*inputs, *outputs) or not self._asks_all(Team(group)):
             return False
         for into, each in zip(outputs, inputs, strict=True):
@@ -243,7 +222,6 @@ class RankMessages:
         return self._reduce(tensors, Team(group), operation_of(operation), root)
 
     def _reduce(self, tensors: Sequence[torch.Tensor], team: Team, operation: str, root: int | None) -> bool:
-        """Reduce tensors over the ranks of a process group; with a root, only the root rank receives the result."""
         takes = root in (None, team.rank)
         for tensor in tensors if team.size > 1 else ():
             if not self._are_ours(tensor):
@@ -261,9 +239,6 @@ class RankMessages:
         return True
 
     def _exchanged(self, output: Any, sent: Any, group: Any, sizes: Any, sent_sizes: Any, *rest: Any) -> bool:
-        """Send each rank its part of a tensor (all-to-all); without messages, the part that this rank sends to itself
-        replaces the other ranks' parts.
-        """
         team = Team(group)
         if not self._is_of_our_kind(sent):
             return False
@@ -295,12 +270,8 @@ class RankMessages:
 
     # ---- one tensor
 
+    # DDP compares the shapes of its parameters with a gather; these numbers decide nothing.
     def _asks_all(self, team: Team) -> bool:
-        """Return whether all ranks of a process group exchange messages; if not, note the group's size if the script
-        itself made the call.
-
-        DDP also uses a gather to compare the shapes of its parameters, and those numbers decide nothing.
-        """
         if team.size <= self.post.largest_team:
             return True
         if team.size > self.largest_not_asked and is_called_from_torch_distributed():
@@ -308,16 +279,12 @@ class RankMessages:
         return False
 
     def _key(self, team: Team, kind: str) -> str:
-        """Return a message key that is equal for sender and receiver: the process group, the kind of message, and its
-        running number in the group.
-        """
         with self._lock:
             number = self._counts[team.name, kind]
             self._counts[team.name, kind] += 1
         return f"ullage/{team.name}/{kind}/{number}"
 
     def _give(self, tensor: torch.Tensor, key: str) -> bytes:
-        """Send the values of a tensor to the other ranks, or the fact that they are unknown; return the message."""
         if not self._is_of_our_kind(tensor) or not tensor.nbytes:
             return _NOTHING
         self.are_used = True
@@ -332,14 +299,6 @@ class RankMessages:
         return message
 
     def _take(self, tensor: torch.Tensor, awaited: _Awaited, *, may_keep: bool = False) -> None:
-        """Set a tensor's values to those of the awaited messages; the wait happens when the tensor is read.
-
-        Args:
-            tensor: the tensor that receives the values.
-            awaited: the messages.
-            may_keep: whether a rank that runs alone keeps its own values if they are not all equal. A broadcast is used
-                to make random states equal, and any state will do.
-        """
         if not self._is_ours(tensor):
             if tensor.is_cuda and tensor.nbytes > _MOST_BYTES:
                 self._forget(tensor)
@@ -356,9 +315,6 @@ class RankMessages:
             self._received.add(content)
 
     def _copy(self, output: torch.Tensor, sent: torch.Tensor, certainty: Certainty, times: int = 1) -> None:
-        """Set a tensor's values to those of another tensor, repeated `times` times, with at most the given
-        certainty.
-        """
         if not output.is_cuda:
             with torch._C._ExcludeDispatchKeyGuard(ONLY), torch.no_grad():
                 output.copy_(sent.reshape(-1).repeat(times).view(output.size()))
@@ -372,7 +328,6 @@ class RankMessages:
         self._notes.keep(output, value, max(held[1], certainty))
 
     def _make_of_alike(self, tensor: torch.Tensor, ranks: int, operation: str) -> None:
-        """Set a tensor's values to the result of a reduction over `ranks` ranks, all with this rank's values."""
         if tensor.is_cuda:
             notes = self._notes
             own: Operand = notes.operand(tensor)
@@ -383,7 +338,6 @@ class RankMessages:
             tensor.copy_(_of_alike(tensor, ranks, operation))
 
     def _put(self, tensor: torch.Tensor, operation: Any, certainty: Certainty, depth: int = 1) -> BlockContent | None:
-        """Record that an operation will write the values of a tensor when these values are needed."""
         contents: BlockContents = self._notes.contents
         before = self._notes.operand(tensor).content
         call = operation.call = OperatorCall(operation, [None], {}, is_random=False)
@@ -396,39 +350,28 @@ class RankMessages:
         contents: BlockContents = self._notes.contents
         contents.put(contents.block_of(tensor), None)
 
+    # Gradients and losses are not sent, because they are random values that stay plausible.
     def _is_small_and_known(self, tensor: torch.Tensor) -> bool:
-        """Return whether a float tensor is a flag or a count, which is sent to other ranks; gradients and losses are
-        random values and stay plausible.
-        """
         if tensor.nbytes > _MOST_COUNTED_BYTES or tensor.layout != torch.strided:
             return False
         return self._notes.operand(tensor).content.certainty < Certainty.DRAWN if tensor.is_cuda else self.post.is_alone
 
     def _are_ours(self, *tensors: Any) -> bool:
-        """Return whether tensors, or lists of tensors, are sent to other ranks as ullage's messages."""
         return all(self._are_ours(*each) if isinstance(each, list | tuple) else self._is_ours(each) for each in tensors)
 
     def _is_ours(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is sent to other ranks as a message of ullage: it has integers, and is neither empty
-        nor too large.
-        """
         return self._is_of_our_kind(tensor) and 0 < tensor.nbytes <= _MOST_BYTES
 
+    # If all ranks run, a real Gloo process group sends the CPU tensors.
     def _is_of_our_kind(self, tensor: Any) -> bool:
-        """Return whether a tensor is of a kind that ullage sends to other ranks if it is neither empty nor too large;
-        the answer is equal on all ranks.
-
-        If all ranks run, ullage sends no CPU tensors, because a real Gloo process group sends them.
-        """
         return _is_told(tensor) and (tensor.is_cuda or self.post.is_alone)
 
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a rank's own values of a tensor that is broadcast; None if the tensor is only a buffer for values from
-        another rank.
+        """Return this rank's values of a broadcast tensor, or None if the tensor is only a buffer to receive into.
 
-        A single number, or equal numbers, cannot be a random state: scripts initialise such buffers with 0 or -1.
+        A single number, or equal numbers, cannot be a random state. Scripts initialise such buffers with 0 or -1.
         """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
@@ -438,8 +381,7 @@ class RankMessages:
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 
     def taken(self, awaited: _Awaited, dtype: torch.dtype) -> tuple[torch.Tensor, Certainty]:
-        """Wait for messages from other ranks; return their bytes, concatenated or reduced, and how certain the values
-        are.
+        """Wait for messages from other ranks, and return their values and certainty.
 
         Raises:
             EvaluationError: a message did not arrive, or its values are unknown.
@@ -463,19 +405,14 @@ class RankMessages:
         return found, certainty
 
 
+# Integers and booleans may determine the size of an allocation.
 def _is_told(tensor: Any) -> bool:
-    """Return whether a tensor has integers or booleans, which may determine the size of an allocation and are therefore
-    sent to other ranks.
-    """
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         return False
     return not (tensor.dtype.is_floating_point or tensor.dtype.is_complex)
 
 
 def _of_alike(value: torch.Tensor, ranks: int, operation: str) -> torch.Tensor:
-    """Return the reduction over `ranks` tensors that are all equal to this tensor; the tensor itself if the operation
-    is unknown.
-    """
     return reduced(value.expand(ranks, *value.size()), operation) if operation else value
 
 

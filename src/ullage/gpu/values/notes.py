@@ -1,5 +1,4 @@
-"""The record of operators: their arguments as they are when the operator runs, and the operation that computes the
-content of each block.
+"""Record operators with their arguments, without running them on the host.
 
 Numbers are assumed to be finite, unless a script has put infinities among them.
 """
@@ -27,32 +26,25 @@ from ullage.gpu.values.evaluation import Evaluation, EvaluationError, on_the_hos
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.sparse import made_of, parts_of
 
+# The longest chain of operations that is recorded. A mixture-of-experts model has about 60 operations between two
+# choices of experts, including the experts, which run one after another.
 _DEEPEST: Final = 192
-"""The longest recorded chain of operations; beyond this length, a value is computed, or is replaced by random values
-when it is needed.
-
-In a mixture-of-experts model, there are about 60 operations between two choices of experts, including the operations of
-the experts themselves in sequence.
-"""
+# Random values of at most this size are computed when their chain gets too long. So bounds on them stay true, for
+# example that a box is inside its image.
 _DRAWN_BYTES: Final = 256 << 10
-"""The size in bytes up to which random values are computed as soon as their chain of operations is too long, so that
-bounds on these values (such as a box inside its image) stay true.
-"""
 _FAR_BACK: Final = 12
 _FILL: Final = torch.ops.aten.full.default
 
 
 class Notes:
-    """A record of the contents of GPU memory, stored as operations that have not run on the host yet."""
+    """A record of the operations that compute the contents of GPU memory."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
         self.contents = BlockContents()
         """The contents of GPU memory."""
         self.is_recording_a_graph = False
-        """Whether a CUDA graph is being captured; memory that is written during the capture is written again at each
-        replay.
-        """
+        """Whether a CUDA graph is being captured. Each replay writes the captured memory again."""
         self._captured: list[tuple[tuple[int, int], torch.dtype]] = []
 
     def clear(self) -> None:
@@ -79,8 +71,8 @@ class Notes:
             return [self.operand(each) for each in argument]
         return argument
 
+    # The script may change the tensor later.
     def _host_argument(self, argument: torch.Tensor) -> Any:
-        """Copy the values of a host tensor that is an operator's argument, because the script may change them later."""
         dtype = argument.dtype
         size = argument.numel() * dtype.itemsize
         evaluation = self.evaluation
@@ -96,7 +88,7 @@ class Notes:
         return Operand(content, copy)
 
     def call(self, op: Invocation) -> OperatorCall:
-        """Record an operator call with its arguments, without running the operator on the host."""
+        """Record an operator call with its arguments, without running it on the host."""
         return OperatorCall(
             op.plan.for_host(op.operator, op.arguments),
             [self.operand(each) for each in op.arguments],
@@ -105,9 +97,7 @@ class Notes:
         )
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
-        """Return the certainty of an operator call's results, and the length of the longest chain of operations that
-        leads to them.
-        """
+        """Return the certainty of a call's results, and the number of recorded operations that lead to them."""
         certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # if all arguments are known
         if plan.is_random:
             certainty = Certainty.DRAWN
@@ -124,7 +114,7 @@ class Notes:
     # ---- results
 
     def results(self, op: Invocation, results: Any) -> None:
-        """Record how the results of an operator are computed, without computing them."""
+        """Record how an operator's results are computed."""
         try:
             call = self.call(op)
             certainty, depth = self.standing(call, op.plan)
@@ -143,7 +133,7 @@ class Notes:
                     self.unseen(result)
 
     def product(self, op: Invocation, result: Any) -> None:
-        """Record a matrix product. The result counts as random even if the arguments are known."""
+        """Record a matrix product. Its result counts as random even if its arguments are known."""
         try:
             call = self.call(op)
             _, depth = self.standing(call, op.plan)
@@ -168,7 +158,7 @@ class Notes:
         *,
         base_counts: bool = True,
     ) -> None:
-        """Record that an operator call computes the new content of a block of GPU memory."""
+        """Record that an operator call computes the new content of a memory block."""
         evaluation = self.evaluation
         size = block[1] if base is None else max(block[1], base.bytes)
         dtype = tensor.dtype
@@ -195,7 +185,7 @@ class Notes:
                 content.depth = 0
 
     def keep(self, tensor: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Set the values of a GPU tensor; the rest of the tensor's memory block keeps its content."""
+        """Set the values of a GPU tensor. The rest of its memory block stays unchanged."""
         evaluation, contents = self.evaluation, self.contents
         block = contents.block_of(tensor)
         before = contents.get(block)
@@ -214,7 +204,7 @@ class Notes:
         contents.put(block, content)
 
     def held(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        """Return the values of a GPU tensor and their certainty; None if the values cannot be computed."""
+        """Return the values of a GPU tensor and their certainty, or None if they cannot be computed."""
         try:
             operand = self.operand(tensor)
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
@@ -224,8 +214,9 @@ class Notes:
         return value, operand.content.certainty
 
     def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
-        """Return a sparse GPU tensor as a host tensor with the same values, and the certainty of its indices; None if
-        they cannot be computed.
+        """Return a host copy of a sparse GPU tensor and the certainty of its indices.
+
+        The result is None if the values cannot be computed.
         """
         parts = parts_of(sparse)
         found = [each for each in map(self.held, parts) if each is not None and each[1] != Certainty.UNKNOWN]
@@ -236,7 +227,7 @@ class Notes:
         return None
 
     def keep_sparse(self, sparse: torch.Tensor, value: torch.Tensor, certainty: Certainty) -> None:
-        """Set the values of the tensors that a sparse GPU tensor consists of."""
+        """Set the values of the index and value tensors of a sparse GPU tensor."""
         for part, each in zip(parts_of(sparse), parts_of(value), strict=True):
             if part.numel() and part.size() == each.size():
                 self.keep(part, each, certainty if not part.is_floating_point() else max(certainty, Certainty.DRAWN))
@@ -244,7 +235,7 @@ class Notes:
     # ---- writes without an operator
 
     def unseen(self, tensor: torch.Tensor) -> None:
-        """Make the values of a tensor unknown, because a kernel without an operator may have written them."""
+        """Make a tensor's values unknown, because a kernel without an operator may have written them."""
         try:
             block = self.contents.block_of(tensor)
         except (RuntimeError, NotImplementedError):
@@ -252,14 +243,12 @@ class Notes:
         self.contents.put(block, unknown(self.contents.whole_bytes(block), tensor.dtype))
 
     def forget_parts(self, sparse: torch.Tensor) -> None:
-        """Make the indices and values of a sparse result unknown, because kernels without an operator have written
-        them.
-        """
+        """Make the indices and values of a sparse tensor unknown, because an unknown kernel has written them."""
         for part in parts_of(sparse):
             self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
 
     def begin_capture(self) -> None:
-        """Note that the capture of a CUDA graph begins."""
+        """Start to record the writes of a CUDA graph."""
         self.is_recording_a_graph = True
 
     def end_capture(self) -> list[tuple[tuple[int, int], torch.dtype]]:
@@ -269,7 +258,7 @@ class Notes:
         return captured
 
     def replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], launch: Callable[[], None]) -> None:
-        """Launch a CUDA graph, and mark the memory blocks that the graph writes as unknown."""
+        """Launch a CUDA graph, and mark the memory that it writes as unknown."""
         launch()
         for block, dtype in captured:
             self.contents.put(block, unknown(block[1], dtype))
@@ -281,22 +270,17 @@ def is_on_card(argument: Any) -> bool:
 
 
 def is_opaque(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is more than a plain view of one block of memory: sparse, nested, conjugated or
-    negated.
-    """
+    """Return whether a tensor is more than a view of one memory block: sparse, nested, conjugated or negated."""
     return tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg() or tensor.is_conj()
 
 
 def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
-    """Return the block content for memory that was written without interception, so that its values are unknown."""
+    """Return unknown content for memory that was written without interception."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
-    """Return the block content for memory without recorded content; with `is_new`, the memory has not been written
-    since its allocation.
-    """
     content = unknown(size_bytes, tensor.dtype)
     content.is_unwritten = is_new
     if content.is_float and tensor.dim() > 1 and tensor.storage_offset() == 0:
@@ -305,9 +289,6 @@ def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockC
 
 
 def _assumed_answer(call: OperatorCall) -> list[Any] | None:
-    """Return the arguments of `torch.full` that replace an operator which tests whether numbers are finite; None for
-    any other operator.
-    """
     name = call.operator._schema.name
     arguments = call.arguments
     operand = arguments[0] if arguments else None
@@ -329,9 +310,6 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
 
 
 def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    """Return whether a script has put infinities into a block content, as far back as the operations that compute it
-    are recorded.
-    """
     call = content.call
     if content.value is not None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):

@@ -1,6 +1,4 @@
-"""The properties of an operator that matter for tensor values, read once from its schema, and the test for small
-products.
-"""
+"""Properties of an operator that matter for tensor values, read from its schema."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -11,6 +9,7 @@ import torch
 
 NUMBERS: Final = frozenset((int, float, bool, complex))
 
+# These change no values, like views. The dispatcher runs them without calling Python.
 _PASSED: Final = frozenset(
     (
         # views and shapes: the content belongs to the storage
@@ -28,7 +27,6 @@ _PASSED: Final = frozenset(
         *("aten::requires_grad_", "aten::_version", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset"),
     )
 )
-"""Operators that change no values, such as views; the dispatcher runs them without calling Python."""
 HEAVY: Final = frozenset(
     (
         *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::dot", "aten::mv", "aten::addmv"),
@@ -43,9 +41,7 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Matrix products and convolutions, which the dispatcher runs without calling Python, except small ones and in mode
-"all".
-"""
+"""Matrix products and convolutions. Large ones are not intercepted, except in mode "all"."""
 # Small products and convolutions are computed on demand from their inputs, so that results are consistent with each
 # other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
 # weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
@@ -53,48 +49,41 @@ HEAVY: Final = frozenset(
 # noise. Independent random numbers would have none of these properties. The inputs are known or random; the result
 # always counts as random, because a GPU rounds differently.
 _CONVOLUTION: Final = "aten::cudnn_convolution"
+# the positions of the two factors in the argument list
 _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot", _CONVOLUTION), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), (1, 2)),
 }
-"""The positions of the two factors among the arguments of a matrix product or convolution."""
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
-"""The number of multiplications above which random values replace a matrix product; the host would need more than about
-ten milliseconds for it.
+"""The most multiplications that a matrix product on the host may need, which takes about ten milliseconds.
+
+Random values replace larger products.
 """
 NARROW: Final = frozenset((torch.float16, torch.bfloat16))
-"""Floating-point types with which a CPU computes slowly."""
+"""Floating-point types that are slow on a CPU."""
 
 _NEVER_SEEN: Final = (_PASSED | HEAVY) - PRODUCTS
+# Intercepted as a whole, although they have no CUDA kernel. If the host computed `_euclidean_dist` through a matrix
+# product of random values, it would take the roots of negative numbers.
 _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean_dist"))
-"""Operators that are intercepted themselves although they have no CUDA kernel.
-
-Distances run on the host as a whole. If the host computed distances through a matrix product of random values, they
-would be the roots of negative numbers.
-"""
+# A nested tensor reads its offsets in these. PyTorch's work for a tensor subclass is intercepted only if the operator
+# itself is intercepted (torch/nested/_internal/ops.py).
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
 )
-"""Operators for which a nested tensor reads its offsets.
-
-PyTorch's work for a tensor subclass is intercepted only if the operator itself is intercepted
-(torch/nested/_internal/ops.py).
-"""
+# The operators inside these must not be intercepted: they wrap a number in a GPU tensor, which PyTorch cannot pass to
+# Python (`toPyObject` in torch/csrc/jit/python/pybind_utils.cpp).
 _CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
         *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
     )
 )
-"""Operators inside which other operators must not be intercepted.
-
-These operators wrap a number in a GPU tensor that PyTorch cannot pass to Python (`toPyObject` in
-torch/csrc/jit/python/pybind_utils.cpp).
-"""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
+# PyTorch tests the operators in these namespaces on both CPU and GPU.
 _NAMESPACES_OF_PYTORCH: Final = frozenset(
     (
         *("aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "torchvision", "rngprims"),
@@ -102,18 +91,15 @@ _NAMESPACES_OF_PYTORCH: Final = frozenset(
         *("quantized_decomposed", "sparse", "xnnpack", "prepacked", "mkldnn", "mkl", "onednn", "mkldnn_prepacked"),
     )
 )
-"""Namespaces of operators that PyTorch itself tests on both CPU and GPU."""
 
 
 def argument_at(place: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the argument at one of the positions or names in `OperatorPlan.written`; None if the argument was
-    omitted.
-    """
+    """Return an argument by its position or name. None: the argument was omitted."""
     return arguments[int(place)] if place.isdigit() and int(place) < len(arguments) else keywords.get(place)
 
 
 class OperatorPlan:
-    """The properties of one operator that decide how ullage handles a call of the operator."""
+    """The properties of an operator that decide how its calls are handled."""
 
     __slots__ = (
         *("has_lists_only", "is_collective", "is_composite", "is_random", "name", "number_places"),
@@ -126,61 +112,51 @@ class OperatorPlan:
         places = [(str(number), each) for number, each in enumerate(schema.arguments) if not each.kwarg_only]
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
-        """The positions of tensor arguments, at which a script may pass a Python number that PyTorch wraps in a
-        tensor.
-        """
+        """The positions of tensor arguments for which a script may pass a Python number."""
         self.is_closed = operator.name() in _CLOSED
         """Whether the operators inside this operator must not be intercepted."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
-        """The arguments that the operator writes: the position of each argument, or its name if it is keyword-only."""
+        """The positions of the arguments that the operator writes, or their names if they are keyword-only."""
         self.is_random = torch.Tag.nondeterministic_seeded in operator.tags
         returns_views = bool(schema.returns) and all(
             each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
         )
         self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
-        """Whether the operator consists of other operators that ullage intercepts themselves, or returns a view."""
+        """Whether the operator returns a view, or consists of other operators that are intercepted."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
-        """Whether the operator works on lists of tensors, such as all parameters of an optimizer at once."""
+        """Whether the operator works on lists of tensors, such as all parameters of an optimizer."""
         self.is_foreign = is_foreign(self.name)
-        """Whether a script or a library defines the operator; its CPU kernel is assumed to compute the same as its CUDA
-        kernel.
+        """Whether a script or a library defines the operator.
+
+        Its CPU kernel is assumed to compute the same as its CUDA kernel.
         """
         self.is_collective = self.name.startswith(("c10d::", "_c10d_functional::", "symm_mem::"))
 
     def for_host(self, operator: Any, arguments: Sequence[Any]) -> Any:
-        """Return the overload of an operator that accepts these arguments when it is called through the full
-        dispatcher.
-        """
+        """Return the overload of an operator that accepts these arguments."""
         places = self.numbers_in(arguments)
         return self.with_numbers(operator, places) or operator if places else operator
 
     def numbers_in(self, arguments: Sequence[Any]) -> tuple[int, ...]:
-        """Return the argument positions at which a script passed a number in place of a tensor, and PyTorch wrapped the
-        number in a tensor.
-        """
+        """Return the positions of tensor arguments for which the script passed a number."""
         return tuple(
             place for place in self.number_places if place < len(arguments) and arguments[place].__class__ in NUMBERS
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
-        """Return the operator or an overload that accepts numbers at these argument positions; None if there is
-        none.
-        """
+        """Return an overload that accepts numbers at these argument positions, or None."""
         if places not in self._with_numbers:
             self._with_numbers[places] = _with_numbers(operator, places)
         return self._with_numbers[places]
 
 
 plan_of: Final = cache(OperatorPlan)
-"""A function that returns the `OperatorPlan` of an operator; each plan is made once."""
+"""Returns the `OperatorPlan` of an operator. Results are cached."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:
-    """Return the operator, or an overload of it, that accepts numbers in place of tensors at some argument positions;
-    None if there is none.
-    """
     base = operator._schema.name.partition("::")[2]
     if torch._C._should_allow_numbers_as_tensors(base.rstrip("_")) or torch._C._should_allow_numbers_as_tensors(base):
         return operator
@@ -197,13 +173,14 @@ def _types(operator: Any) -> list[tuple[str, str]]:
 
 
 def is_foreign(name: str) -> bool:
-    """Return whether an operator such as "torch_scatter::segment_sum" is defined by a script or a library."""
+    """Return whether a script or a library defines an operator such as "torch_scatter::segment_sum"."""
     return name.partition("::")[0] not in _NAMESPACES_OF_PYTORCH
 
 
 def composites() -> frozenset[str]:
-    """Return the names of all composite operators, in one query; a query for each operator would take ten times as
-    long.
+    """Return the names of all composite operators.
+
+    One query for all operators is ten times as fast as a query for each.
     """
     names = torch._C._dispatch_get_registrations_for_dispatch_key
     made = {*names("CompositeImplicitAutograd"), *names("CompositeExplicitAutograd")}
@@ -211,7 +188,7 @@ def composites() -> frozenset[str]:
 
 
 def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bool:
-    """Return whether the dispatcher runs an operator such as "aten::empty.memory_format" without calling Python."""
+    """Return whether an operator such as "aten::empty.memory_format" runs without interception."""
     base, _, overload = name.partition(".")
     if base in _READ_FOR_SUBCLASSES:
         return False
@@ -221,7 +198,7 @@ def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bo
 
 
 def is_composite(name: str) -> bool:
-    """Return whether an operator consists of other operators, each of which ullage intercepts itself."""
+    """Return whether an operator consists of other operators that are intercepted."""
     if name in _CLOSED:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -231,9 +208,7 @@ def is_composite(name: str) -> bool:
 
 
 def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_bytes: int) -> bool:
-    """Return whether a matrix product is computed on the host: it has few multiplications, and its floats are small
-    enough to be kept.
-    """
+    """Return whether a matrix product is small enough to be computed on the host."""
     first, second = (arguments[place] for place in _FACTORS[name])
     if not result.dtype.is_floating_point:
         return False
@@ -244,10 +219,9 @@ def is_small(name: str, arguments: Sequence[Any], result: torch.Tensor, most_byt
 
 
 def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None]:
-    """Return the arguments of a matrix product, converted to float32, and their original type.
+    """Convert half-precision arguments of a matrix product to float32, and return them with their original type.
 
-    A CPU is a hundred times as fast with float32 as with half precision. The type is None if the arguments did not need
-    to be converted.
+    A CPU is a hundred times as fast with float32. The type is None if nothing was converted.
     """
     tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
     narrow = next((each.dtype for each in tensors if each.dtype in NARROW), None)
@@ -257,7 +231,7 @@ def widened(arguments: Sequence[Any]) -> tuple[Sequence[Any], torch.dtype | None
 
 
 def overload_of(name: str) -> Any:
-    """Return the operator overload for a dispatcher name such as "aten::add.Tensor"."""
+    """Return the operator overload with a name such as "aten::add.Tensor"."""
     base, _, overload = name.partition(".")
     namespace, _, short = base.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), short), overload or "default")

@@ -1,8 +1,8 @@
-"""Random numbers in mode "all": PyTorch's CPU generators in place of the GPU's.
+"""Replace the GPU's random generators with CPU generators, in the mode "all".
 
-After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. If it sets
-the GPU's generator itself (`torch.cuda.set_rng_state`, `torch.cuda.manual_seed`, checkpointing), the numbers return to
-those of that generator state. PyTorch advances the GPU generator's state as on a real GPU.
+After `torch.manual_seed`, a script on the emulated GPU gets the random numbers that it would get on the CPU. If a
+script sets the state of the GPU's generator, it gets the numbers that belong to this state. PyTorch advances the GPU
+generator's state as on a real GPU.
 """
 
 from collections import OrderedDict
@@ -14,41 +14,32 @@ import torch
 _MOST_STATES: Final = 4096
 _FACTOR: Final = 7_368_787
 
+# seed and offset of a GPU generator
 _Position = tuple[int, int]
-"""The seed and offset of a GPU generator."""
 
 
 @dataclass(slots=True, eq=False)
 class _Chain:
-    """The CPU random generator that replaces one GPU random generator, and the GPU generator's current seed and
-    offset.
-    """
-
     at: _Position | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     states: OrderedDict[_Position, torch.Tensor] = field(default_factory=OrderedDict)
-    """The state of the CPU generator at each seed and offset of the GPU generator."""
 
 
 class RandomNumbers:
-    """The CPU random generators that replace the random generators of the emulated GPU."""
+    """The CPU random generators that replace those of the emulated GPU."""
 
     def __init__(self) -> None:
         self._chains: dict[int, _Chain] = {}
         self._is_fresh = True
-        """Whether the default generators have been seeded, and the GPU's default generator has not been used since."""
         self._shared_at: dict[int, _Position] = {}
-        """The seed and offset that each device's default generator had when the CPU's default generator last
-        replaced it.
-        """
 
     def seed(self) -> None:
-        """Note that `torch.manual_seed` has seeded the default generators of the CPU and the GPU."""
+        """Update the generators after `torch.manual_seed` has seeded those of the CPU and the GPU."""
         self._is_fresh = True
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Note that the GPU's default random generators have been seeded, but not the CPU's."""
+        """Update the generators after only the GPU's default generators have been seeded."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():
@@ -61,14 +52,12 @@ class RandomNumbers:
         return int(state[0]), int(state[1])
 
     def state(self, generator: Any, device: int, position: _Position) -> tuple[Any, torch.Tensor]:
-        """Return the CPU generator that replaces a GPU generator at a seed and offset, and the CPU generator's
-        state.
-        """
+        """Return the CPU generator, and its state, that replace a GPU generator at a seed and offset."""
         _, host = self._host(generator, device, position)
         return host, host.get_state()
 
     def settle(self, generator: Any, device: int, host: Any) -> None:
-        """Store the seed and offset of a GPU generator after random numbers were used."""
+        """Store the seed and offset of a GPU generator after it was used."""
         position = self.position(generator, device)
         chain = self._chain(generator, device)
         if generator is not None:
@@ -78,11 +67,8 @@ class RandomNumbers:
         chain.at = position
         chain.generator = host
 
+    # cuDNN's dropout is seeded once in this way. The same script on the CPU uses no random number there.
     def _go_along(self, device: int, before: _Position | None, after: _Position) -> None:
-        """Keep the CPU's default generator unchanged when a GPU generator that was passed explicitly has advanced.
-
-        cuDNN's dropout is seeded once in this way; the same script on the CPU uses no random number there.
-        """
         chain = self._chain(None, device)
         was_there = chain.at == before or (self._is_fresh and before is not None and before[1] == 0)
         if not was_there or after == before or self.position(None, device) != after:

@@ -1,6 +1,6 @@
-"""The ranks of a process group: their numbers, the channel for messages between ranks, and reductions of their values.
+"""Process groups, the messages between their ranks, and reductions of values over ranks.
 
-Integers of several ranks are reduced as NCCL and Gloo reduce them.
+Integers are reduced as NCCL and Gloo reduce them.
 """
 
 import sys
@@ -23,7 +23,7 @@ _BITWISE: Final = {"BAND": and_, "BOR": or_, "BXOR": xor}
 
 
 class Team:
-    """The ranks of a process group, with a group name that is equal on all ranks."""
+    """The ranks of a process group, and a name for it that is equal on all ranks."""
 
     def __init__(self, group: Any) -> None:
         distributed = torch.distributed.distributed_c10d
@@ -35,9 +35,7 @@ class Team:
 
 
 def ranks_in(arguments: Sequence[Any]) -> int:
-    """Return the number of ranks of the process group that is among an operator's arguments; 1 without such an
-    argument.
-    """
+    """Return the size of the process group in an operator's arguments, or 1 without a process group."""
     for each in arguments:
         with suppress(AttributeError, RuntimeError, TypeError):
             if not isinstance(each, torch.Tensor | list | tuple):
@@ -51,42 +49,39 @@ def _group_of(boxed: Any) -> Any:
 
 
 class Post(Protocol):
-    """A channel through which ranks send messages to each other."""
+    """Sends messages between ranks."""
 
     is_alone: bool
-    """Whether this rank runs without other ranks, so that no messages are exchanged."""
+    """Whether this rank runs without other ranks, and so exchanges no messages."""
     largest_team: int
-    """The largest process group, in ranks, in which ranks exchange what they gather, sum or send. In a larger group,
-    every rank uses its own values in place of the other ranks' values.
+    """The largest process group, in ranks, whose ranks exchange messages.
+
+    In a larger group, every rank uses its own values in place of those of other ranks.
     """
 
     def send(self, key: str, value: bytes) -> None:
-        """Send a message to the channel, where any rank that needs the message can get it."""
+        """Send a message, which any rank can receive."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message from another rank and return the message; return None if the rank will not send it."""
+        """Wait for a message and return it. Return None if its rank will not send it."""
 
 
 class StorePost:
-    """A message channel for ranks that all run as processes: messages go through the store of the torch.distributed
-    rendezvous.
-    """
+    """Sends messages through the store of torch.distributed, if all ranks run as processes."""
 
     is_alone = False
     largest_team = sys.maxsize
 
     def __init__(self) -> None:
         self.without: Callable[[], None] = lambda: None
-        """A function that is called if a message will not arrive because the rank that should send it has ended."""
+        """A function that is called if a message will not arrive, because its rank has ended."""
 
     def send(self, key: str, value: bytes) -> None:
-        """Write a message to the store of the torch.distributed process group."""
+        """Write a message to the store."""
         _store().set(key, value)
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message in the store of the process group; return None after a minute, or if the sending rank has
-        ended.
-        """
+        """Wait for a message in the store. Return None after a minute, or if the sending rank has ended."""
         store = _store()
         latest = time.monotonic() + _PATIENCE_SECONDS
         while not store.check([key]):
@@ -108,23 +103,22 @@ def _store() -> Any:
 
 
 class NoPost:
-    """A channel that sends no messages, for a rank that runs alone and knows nothing of other ranks."""
+    """Sends no messages, because this rank runs alone."""
 
     is_alone = True
     largest_team = 0
 
     def send(self, key: str, value: bytes) -> None:
-        """Discard the message, because no other rank runs that could receive it."""
+        """Discard the message, because no other rank runs."""
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Return None, because no other rank runs that could send a message."""
+        """Return None, because no other rank runs."""
 
 
 def operation_of(boxed: Any) -> str:
-    """Return the name of a reduction, such as "MAX", from a dispatched operator's argument; empty if unknown.
+    """Return the name of a reduction, such as "MAX", from an operator's argument. The result is empty if it is unknown.
 
-    With torch 2.6 to 2.8 the argument does not contain the name, so the call of the torch.distributed function is
-    inspected.
+    With torch 2.6 to 2.8 the argument does not contain the name, so the Python stack is searched for the call.
     """
     with suppress(AttributeError, RuntimeError, TypeError, ValueError):
         return str(torch.distributed.ReduceOp.RedOpType(int(boxed.op())).name)
@@ -135,14 +129,15 @@ def operation_of(boxed: Any) -> str:
 
 
 def is_called_from_torch_distributed() -> bool:
-    """Return whether a torch.distributed function is on the Python stack, as in a call from a script but not in a call
-    from C++ code.
+    """Return whether the Python stack contains a torch.distributed function.
+
+    It does if a script made the call, and does not if C++ code made it.
     """
     return next(_frames_of_torch_distributed(), None) is not None
 
 
 def reduced(values: torch.Tensor, operation: str) -> torch.Tensor:
-    """Return the reduction of values of several ranks.
+    """Reduce the values of several ranks to one value.
 
     Args:
         values: shape [ranks, ...]. The sum of booleans is true if any boolean is true.

@@ -1,6 +1,4 @@
-"""Counters of the values that a script reads back from the GPU, by line, certainty, and whether the values may decide
-something.
-"""
+"""Count the values that a script reads from the GPU, by source line and by certainty."""
 
 import sys
 import threading
@@ -16,25 +14,24 @@ from ullage.gpu.tracing.source import Line, callers_line
 from ullage.gpu.values.consequence import may_decide
 from ullage.gpu.values.content import BlockContent, Certainty
 
+# Reads in these files decide nothing: they print, share random states, keep saved tensors on the host, or write a
+# checkpoint.
 _QUIET: Final = (
     *("torch/_tensor_str.py", "torch/distributed/tensor/_random.py"),
     "torch/autograd/graph.py",  # save_on_cpu: saved values come back unchanged
     "torch/_inductor/runtime/triton_heuristics.py",  # so do the arguments of kernels that are timed
     *("torch/serialization.py", "safetensors/torch.py"),
 )
-"""Source files that read GPU values only to print them, to share random states, to save them unchanged on the host, or
-to write a checkpoint.
-"""
 _CHECKING: Final = ("torch/distributions/distribution.py",)
 _FAR: Final = 40
 _NUMBER_BYTES: Final = 8
 
 
 class ReadKind(StrEnum):
-    """The kind of a value that a script reads back from the GPU, named after what the value may decide."""
+    """The kind of value that a script reads from the GPU."""
 
     SHAPE = "shape"
-    """The value decides the size of a result."""
+    """The value decides the size of a tensor."""
     BRANCH = "branch"
     """The value is a boolean that the script uses in `if`, `while` or `assert`."""
     NUMBER = "number"
@@ -44,17 +41,17 @@ class ReadKind(StrEnum):
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read of a single number, by the number's data type."""
+        """Return the kind of value that a read of a single number returns, by its data type."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of a read that copies a tensor to the host, by the tensor's data type."""
+        """Return the kind of values in a tensor that is copied to the host, by its data type."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
 class Read(NamedTuple):
-    """A group of reads of GPU values with the same source line, kind, operation and certainty."""
+    """Reads of GPU values by the same source line, with the same kind, operation and certainty."""
 
     line: Line | None
     kind: ReadKind
@@ -63,22 +60,23 @@ class Read(NamedTuple):
 
 
 class Reads:
-    """A counter of reads of GPU values; reads for printing or saving, and PyTorch's own checks, are not counted."""
+    """Counts reads of GPU values. Printing, saving and PyTorch's own checks do not count."""
 
     def __init__(self) -> None:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function to call at each read that may change what the script does, if values are not tracked; otherwise
-        None.
+        """A function that is called at each read that may change what the script does.
+
+        It is None if values are computed.
         """
         self.asked = 0
-        """The number of reads from the GPU on which a branch of the script depends."""
+        """The number of reads that decide a branch of the script."""
         self._here = threading.local()
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Mark the reads of GPU values by the calling thread inside this context as already counted."""
+        """Do not count the calling thread's reads within this context, because they are already counted."""
         self._here.depth = getattr(self._here, "depth", 0) + 1
         try:
             yield
@@ -87,14 +85,12 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Whether reads of GPU values by the calling thread are already counted."""
+        """Return whether the calling thread's reads are already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
     def are_logged_only(self) -> bool:
-        """Whether all reads of GPU values were single floats that do not change what the script does, such as a logged
-        loss.
-        """
+        """Return whether the script read only single floats for logging, such as a loss."""
         return all(
             read.kind == ReadKind.FLOAT and self.bytes[read] <= _NUMBER_BYTES * count
             for read, count in self.counts.items()
@@ -102,14 +98,16 @@ class Reads:
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
         """Return True if a read of random values is one of PyTorch's own checks, which would raise an error if it
-        failed; otherwise None.
+        failed.
+
+        For other reads, return None.
         """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read of a GPU value by the source line that made the read."""
+        """Count a read of a GPU value by its source line."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

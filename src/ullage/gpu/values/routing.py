@@ -1,5 +1,6 @@
-"""The experts to which tokens are routed when a router's scores are random: by these scores, evenly, all to the same
-expert, or skewed.
+"""Choose the experts for tokens if a mixture-of-experts router has random scores.
+
+There are four ways: by these scores, evenly, all tokens to the same experts, or unevenly by a Zipf distribution.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,18 +18,19 @@ _CHOOSE: Final = frozenset({"aten::topk", "aten::argmax", "aten::max"})
 
 
 class Routing:
-    """A replacement for the choice of experts by `topk`, `argmax` or `max` over a router's random scores of many tokens
-    for few experts.
+    """Replaces the router's choice of experts: a `topk`, `argmax` or `max` over random scores.
+
+    It recognizes a router by many tokens and few experts.
     """
 
     def __init__(self, name: str = "drawn") -> None:
         self.name = name
         self.skew = skew_of(name)
         self.chosen = 0
-        """The number of times that ullage, and not the router's scores, chose the experts."""
+        """The number of times that ullage has chosen the experts."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """Return the result of an operation that chooses experts by random scores; None for any other operation."""
+        """Return the result of an operation that chooses experts by random scores, or None for other operations."""
         if self.name in _BY_SCORES or call.operator._schema.name not in _CHOOSE:
             return None
         operand = call.arguments[0]
@@ -55,9 +57,6 @@ class Routing:
         return (values if keeps else values.squeeze(-1)), picked
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
-        """Return the indices of the experts of each token, with shape (tokens, chosen); the experts of one token are
-        all different.
-        """
         if self.name == "worst":
             return torch.arange(chosen).expand(tokens, chosen)
         if self.name == "balanced":

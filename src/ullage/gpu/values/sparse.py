@@ -1,6 +1,4 @@
-"""Sparse tensors on the host, made from their indices and values, and operators whose result size a CUDA library
-computes.
-"""
+"""Sparse tensors on the host, and operators whose result size a CUDA library computes."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,18 +11,14 @@ from ullage.gpu.values.operator_plan import MULTIPLICATIONS, NARROW
 BY_ROWS: Final = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS: Final = (torch.sparse_csc, torch.sparse_bsc)
 COUNTED_BY_LIBRARY: Final = frozenset(("aten::mm", "aten::_sparse_sparse_matmul", "aten::add"))
-"""Operators that make a sparse tensor from sparse tensors; the number of elements follows from the arguments'
-indices.
-"""
+"""Operators that combine sparse tensors. The indices of the arguments determine the size of the result."""
 COUNTED_OF_SPARSE: Final = COUNTED_BY_LIBRARY | {"aten::_coalesce", "aten::index_select"}
-"""Operators whose sparse result has a number of elements that follows from the arguments or is read back from the
-GPU.
-"""
+"""Operators with a sparse result whose number of elements depends on values."""
 CONVERSIONS: Final = tuple(f"aten::_to_sparse_{layout}" for layout in ("csr", "csc", "bsr", "bsc"))
 
 
 def is_counted(name: str, arguments: Sequence[Any]) -> bool:
-    """Return whether the number of elements of an operator's result depends on the indices of sparse arguments."""
+    """Return whether the number of elements of a result depends on the indices of sparse arguments."""
     first = arguments[0]
     if name not in COUNTED_OF_SPARSE or first.layout == torch.strided:
         return False
@@ -36,7 +30,10 @@ def is_counted(name: str, arguments: Sequence[Any]) -> bool:
 
 
 def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a sparse tensor consists of, the values last; empty for an unknown layout."""
+    """Return the index and value tensors of a sparse tensor, values last.
+
+    The result is empty for an unknown layout.
+    """
     if sparse.layout == torch.sparse_coo:
         return sparse._indices(), sparse._values()
     if sparse.layout in BY_ROWS:
@@ -47,7 +44,7 @@ def parts_of(sparse: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor made of index and value tensors, with the layout and size of the sparse tensor `like`.
+    """Create a sparse tensor with the layout and size of `like` from index and value tensors.
 
     Raises:
         RuntimeError: the index tensors are not valid for this layout, for example because their values are unknown.
@@ -66,11 +63,9 @@ def made_of(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     return whole
 
 
+# CPU operators would read beyond the end of the values. PyTorch's own check is stricter than its operators: it rejects
+# duplicate elements.
 def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Tensor) -> None:
-    """Check that CPU operators would read nothing beyond the end of a sparse tensor's values.
-
-    PyTorch's own check is stricter than PyTorch's operators: it rejects duplicate elements.
-    """
     if not len(numbers):
         return
     if like.layout == torch.sparse_coo:
@@ -87,7 +82,7 @@ def _check(places: Sequence[torch.Tensor], numbers: torch.Tensor, like: torch.Te
 
 
 def computed(name: str, arguments: Sequence[Any]) -> torch.Tensor:
-    """Return the result of one of `COUNTED_OF_SPARSE` on host tensors, in the layout of the GPU result.
+    """Compute one of the operators `COUNTED_OF_SPARSE` on host tensors.
 
     Products of compressed tensors are computed on coordinates, because the CPU needs a library for compressed layouts.
 

@@ -1,6 +1,4 @@
-"""Functions that start to track tensor values in this process when CUDA is initialised, in all threads that use
-CUDA.
-"""
+"""Start to compute tensor values in this process when CUDA is initialised."""
 
 import threading
 import weakref
@@ -27,7 +25,7 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The largest amount of host memory, in bytes, in which values of GPU tensors may be kept."""
+"""The largest amount of host memory, in bytes, for the values of GPU tensors."""
 
 _UNSEEN_THREAD: Final = "operations of a thread of the script"
 
@@ -36,13 +34,13 @@ _current: "Values | None" = None
 
 
 def current() -> "Values":
-    """Return the object that tracks the tensor values of this process's emulated GPU."""
+    """Return the object that computes the tensor values of this process's emulated GPU."""
     assert _current is not None, "no GPU is emulated in this process"
     return _current
 
 
 class Values:
-    """The tracking of tensor values of this process's emulated GPU, which begins with `start`."""
+    """Computes the tensor values of this process's emulated GPU after `start`."""
 
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
@@ -55,20 +53,19 @@ class Values:
         )
         self._driver = driver
         self.is_on = False
-        """Whether ullage intercepts the operators of this process now."""
+        """Whether the operators of this process are intercepted."""
         self.has_stopped = False
         self.resident_bytes = 0
-        """The host memory in bytes that interception of operators uses, in addition to the kept tensor values."""
+        """The host memory that interception uses, in bytes, without the tensor values."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
         self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
-        """Start tracking tensor values when CUDA is initialised, so that a process without CUDA is not slowed down.
+        """Start when CUDA is initialised, so that a process without CUDA is not slowed down.
 
-        Threads include ullage's dispatch key from now on, so that threads that start before CUDA is initialised are
-        intercepted too.
+        Threads that start before that are intercepted, too.
         """
         global _current
         _current = self
@@ -79,8 +76,7 @@ class Values:
             torch.cuda._lazy_call(self.begin)
 
     def wait_for_reads(self, choice: ValuesChoice, missed: Callable[[], None]) -> None:
-        """Call `missed` when a script reads a GPU value that may change what the script does; no value is tracked until
-        then.
+        """Call `missed` when a script reads a GPU value that may change what it does. Until then, compute no values.
 
         Args:
             choice: the choice to report; the choice of this process is "off".
@@ -92,28 +88,28 @@ class Values:
     def listen(
         self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:
-        """Call `hear` with each intercepted operator and its arguments, and `used` with each tensor that a kernel
-        without an operator uses.
+        """Set two functions that are called for uses of GPU memory.
 
-        This must be called before CUDA is initialised, and has an effect only if operators are intercepted.
+        `hear` is called with each intercepted operator and its arguments. `used` is called with each tensor that a
+        kernel without an operator uses. Set them before CUDA is initialised.
         """
         self._interception.listener = hear
         self._used = used
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of GPU memory blocks; not available if everything is computed on the host."""
+        """The contents of GPU memory. They are not available if the host computes all values."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
     @property
     def messages(self) -> RankMessages | None:
-        """The messages between ranks; None if everything is computed on the host."""
+        """The messages between ranks. None: the host computes all values."""
         return self._interception.messages if isinstance(self._interception, Interception) else None
 
     @property
     def failures(self) -> dict[str, str]:
-        """The operations that the host could not compute, with the reason for each operation."""
+        """Maps each operation that the host could not compute to the reason."""
         writes = self._unseen_writes
         failed = dict(self.evaluation.failures)
         if self.choice.mode == "all" and writes is not None and writes.value != self._unseen_before:
@@ -121,7 +117,7 @@ class Values:
         return failed
 
     def stop(self) -> None:
-        """Stop tracking tensor values; values that the script reads from the GPU from now on are unknown."""
+        """Stop computing tensor values. Values that the script reads from now on are unknown."""
         if not self.is_on:
             return
         self.is_on = False
@@ -140,9 +136,7 @@ class Values:
             self._interception.stop()
 
     def begin(self) -> None:
-        """Start tracking tensor values now, for ranks that communicate before CUDA is initialised; a second call has no
-        effect.
-        """
+        """Start now, for ranks that communicate before CUDA is initialised. A second call has no effect."""
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes
@@ -175,9 +169,6 @@ class Values:
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
-        """Run the recorded operations of a CUDA graph at each replay, or mark the memory blocks that the graph writes
-        as unknown.
-        """
         graph: Any = torch.cuda.CUDAGraph
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()

@@ -1,7 +1,7 @@
-"""The CPU equivalents of CUDA-only operators: a table from operator names to functions.
+"""CPU functions that compute the same as CUDA-only operators.
 
-Each function takes the operator's arguments by the names of its schema, as host tensors. It returns the results in
-order, or by position if some results contain nothing that a script can use (sizes, library states).
+Each function takes the operator's arguments as host tensors, by the names in its schema, and returns the results in
+order. If a script cannot use some results, such as library states, the others are returned by position.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +20,11 @@ _MOST_STATES: Final = 4096
 
 
 class _DropoutStates:
-    """The random states that forward passes used, kept for their backward passes; a number in one of the operator's
-    results identifies each state.
-    """
-
     def __init__(self) -> None:
         self._states: dict[int, torch.Tensor] = {}
         self._next = 1
 
     def keep(self) -> torch.Tensor:
-        """Save the current state of the default random generator; return the number under which the state is saved."""
         number, self._next = self._next, self._next + 1
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
@@ -37,9 +32,6 @@ class _DropoutStates:
         return torch.tensor(number)
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
-        """Call a function with the random state that the forward pass used, and restore the random generator
-        afterwards.
-        """
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
         if state is None:
             return compute()
@@ -56,9 +48,7 @@ _dropout: Final = _DropoutStates()
 
 
 def with_gradients(function: Callable[..., Any], inputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    """Run a function with gradients enabled, and return the gradient of each input; None for an input that needs no
-    gradient.
-    """
+    """Call a function with gradients enabled, and return the gradient of each input or None."""
     with torch._C._ForceDispatchKeyGuard(_KEYS_INCLUDED, _KEYS_LEFT_OUT), torch.enable_grad():
         leaves = [
             each.detach().requires_grad_() if isinstance(each, torch.Tensor) and each.is_floating_point() else each
@@ -185,9 +175,6 @@ def _attend(a: Arguments, query: Any, key: Any, value: Any, bias: Any = None) ->
 
 
 def _attention(ticket: int) -> Callable[[Arguments], Results]:
-    """Return the CPU function for an attention operator; the operator's result number `ticket` identifies its random
-    state.
-    """
 
     def compute(a: Arguments) -> Results:
         found: dict[int, torch.Tensor] = {}
@@ -333,7 +320,6 @@ def _rms_norm_backward(a: Arguments) -> Results:
 
 
 def _softmax(operator: Any) -> Callable[[Arguments], Any]:
-    """Return the CPU function for a softmax operator that may convert half precision to single precision."""
 
     def compute(a: Arguments) -> Any:
         return operator(a["self"].float() if a["half_to_float"] else a["self"], a["dim"], False)  # noqa: FBT003
@@ -352,7 +338,6 @@ def _softmax_backward(operator: Any) -> Callable[[Arguments], Any]:
 
 
 def _scaled_product(a: Arguments) -> Any:
-    """Multiply two matrices of 8-bit floating-point numbers, each with its scale."""
     found = (a["self"].float() * a["scale_a"]) @ (a["mat2"].float() * a["scale_b"])
     if a["bias"] is not None:
         found = found + a["bias"]
@@ -435,22 +420,18 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""CUDA-only operators whose results need no values: the results are internal to a library, or other operators compute
-them.
-"""
+"""CUDA-only operators that need no translation, because scripts do not use their values."""
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:
-    """Return the CPU function for a CUDA-only operator; None if the CPU has the operator itself, or nothing
-    equivalent.
-    """
+    """Return the CPU function for a CUDA-only operator, or None if there is none."""
     overload = operator._overloadname
     name = operator._schema.name
     return TRANSLATIONS.get(f"{name}.{overload}") or (TRANSLATIONS.get(name) if overload != "out" else None)
 
 
 def bound(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an operator's arguments by the names of its schema, including default values."""
+    """Map the names in an operator's schema to its arguments, including defaults."""
     found: dict[str, Any] = {}
     for number, argument in enumerate(operator._schema.arguments):
         if number < len(arguments) and not argument.kwarg_only:

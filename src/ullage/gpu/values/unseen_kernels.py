@@ -1,7 +1,7 @@
-"""Track kernels that are launched without an operator: Triton kernels of a script and of torch.compile's graphs.
+"""Watch Triton kernels of scripts and of torch.compile, which are launched without an operator.
 
-The values that they write are not known. It is not known which arguments a script's own kernel writes, so all of them
-count as written. Inductor's names show which arguments its own kernels only read.
+The values that they write are unknown. All arguments of a script's own kernel count as written. For Inductor's kernels,
+the argument names show which arguments are only read.
 """
 
 import sys
@@ -17,8 +17,8 @@ _LAUNCHERS: Final = (
     ("triton.runtime.jit", "JITFunction"),
     ("torch._inductor.runtime.triton_heuristics", "CachingAutotuner"),
 )
+# kinds of Triton kernels that Inductor generates itself
 _GENERATED: Final = frozenset(("POINTWISE", "REDUCTION", "PERSISTENT_REDUCTION", "SPLIT_SCAN"))
-"""The kinds of Triton kernels that Inductor generates itself."""
 
 
 def watch_kernels(
@@ -26,7 +26,7 @@ def watch_kernels(
     used: Callable[[torch.Tensor], None] | None,
     stand_in: Callable[..., None],
 ) -> None:
-    """Wrap the kernel launchers that are imported now or later.
+    """Wrap the functions that launch Triton kernels, in modules that are imported now or later.
 
     Args:
         written: a function that is called with each tensor that a Triton kernel may write.
@@ -61,13 +61,9 @@ def watch_kernels(
             ImportWatch(module, before=lambda: None, after=partial(wrap, name)).install()
 
 
+# Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
+# own kernels inside a graph, and templates, have other names.
 def _read_only(launcher: Any) -> frozenset[int]:
-    """Return the positions of arguments that a kernel is known to only read; this is known only for Inductor's own
-    kernels.
-
-    Inductor names written arguments `out_ptr` and `in_out_ptr` (`KernelArgs` in torch/_inductor/codegen). The script's
-    own kernels inside a graph, and templates, have other names.
-    """
     kind = getattr(getattr(launcher, "heuristic_type", None), "name", "")
     if kind not in _GENERATED or getattr(launcher, "custom_kernel", False):
         return frozenset()

@@ -1,8 +1,8 @@
-"""End loops that wait for a number: if one line reads a random number repeatedly, the number shrinks in each round.
+"""Shrink random numbers that the same line reads repeatedly, so that loops that wait for a small number end.
 
 Examples are fixed-point iterations that run until an error is small, and clustering that runs until nothing changes.
-With independent random numbers in each round such a loop would never end. The count starts again after a training step
-or when a batch is sent to the GPU. Numbers that are only logged do not shrink.
+The count of reads starts again after a training step, or when a batch is sent to the GPU. Numbers that are only logged
+do not shrink.
 """
 
 import threading
@@ -16,24 +16,24 @@ from ullage.gpu.values.content import BlockContent, Certainty, Operand, Operator
 from ullage.gpu.values.draw import level_of
 from ullage.gpu.values.reads import ReadKind
 
+# One line may read random values this often before they begin to shrink.
 _PATIENCE: Final = 2
-"""The number of times that one line may read random values before the values begin to shrink."""
+# A number that has shrunk to this fraction counts as equal to its previous value.
 _NEAR: Final = 1e-3
-"""The share of its original value to which a random number must have shrunk to count as equal to its previous value."""
 _COMPARISONS: Final = frozenset(("aten::gt", "aten::ge", "aten::lt", "aten::le"))
 _THROUGH: Final = frozenset(("aten::any", "aten::all", "aten::logical_not", "aten::_to_copy", "aten::bitwise_not"))
+# Two operators together test for equality; the boolean is the result that means "equal".
 _EQUALITIES: Final = {
     ("aten::all", "aten::eq"): True,
     ("aten::all", "aten::isclose"): True,
     ("aten::all", "aten::le"): True,
     ("aten::any", "aten::ne"): False,
 }
-"""Pairs of operators that test whether tensors are equal, with the boolean result that means "equal"."""
 _DEEPEST: Final = 5
 
 
 class Waiting:
-    """A counter of the consecutive reads of random values by each source line."""
+    """Counts how often each source line reads random values in a row."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -41,14 +41,12 @@ class Waiting:
         self._lock = threading.Lock()
 
     def renew(self) -> None:
-        """Reset the counters of reads, because an optimizer made a step or the host sent data."""
+        """Set all counts to zero, because an optimizer made a step or the host sent data."""
         if self._rounds:
             self._rounds.clear()
 
     def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
-        """Count a read of random values that may decide something, and return how many such reads the source line made
-        before.
-        """
+        """Count a read of random values, and return how many reads the same line made before."""
         if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
             return 0
         with self._lock:
@@ -62,7 +60,7 @@ class Waiting:
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Shrink the random numbers in a comparison that the host has not computed yet."""
+        """Shrink the random numbers in a comparison before it is computed."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call
@@ -82,13 +80,11 @@ class Waiting:
             call = inner.content.call
 
     def is_near(self, rounds: int) -> bool:
-        """Return whether random values that a script compared repeatedly now count as equal."""
+        """Return whether two random values now count as equal, because a script has compared them often."""
         return self.share_after(rounds) <= _NEAR
 
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
-        """Return the result that means "equal" if an operand is a test of equality that was read repeatedly; None for
-        other operands.
-        """
+        """Return the result that means "equal", if an equality test was read often enough. Otherwise, return None."""
         call = operand.content.call
         if not self.is_near(rounds) or call is None:
             return None
@@ -99,7 +95,7 @@ class Waiting:
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> None:
-        """Reset the counters of reads of random values after each optimizer step."""
+        """Set the counts to zero after each optimizer step."""
         # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -108,7 +104,6 @@ class Waiting:
 
 
 def _smaller(operand: Operand, share: float) -> Operand:
-    """Return an operand that stands for the product of an operand and the number `share`."""
     whole = operand.content
     content = BlockContent(whole.bytes, whole.dtype, whole.certainty, depth=whole.depth + 1)
     call = OperatorCall(torch.ops.aten.mul.Scalar, [operand, share], {}, is_random=False)

@@ -1,5 +1,6 @@
-"""The record of operators that write existing memory: in place, to `out=`, to all tensors of an optimizer, or
-undeclared.
+"""Record operators that write existing memory, such as in-place operators.
+
+Others write to `out=`, to all tensors of an optimizer, or to arguments that their schema does not declare as written.
 """
 
 from contextlib import suppress
@@ -23,22 +24,22 @@ from ullage.gpu.values.notes import Notes, is_on_card, is_opaque, unknown
 from ullage.gpu.values.operator_plan import argument_at
 from ullage.gpu.values.waiting import Waiting
 
+# A copy to the GPU with at least this number of values counts as a new batch.
 _BATCH: Final = 2
-"""The smallest number of values in a copy from the host to the GPU that counts as a new batch of data."""
+# They write an argument without reading it.
 _OVERWRITES: Final = frozenset(
     (
         *("aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_"),
         *("aten::bernoulli_", "aten::exponential_", "aten::cauchy_", "aten::geometric_", "aten::log_normal_"),
     )
 )
-"""Operators that do not read the argument that they write."""
+# They write given values to selected elements; the rest of the memory may be unwritten.
 _WRITES_BY_INDEX: Final = frozenset(
     (
         *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
         *("aten::_cummax_helper", "aten::_cummin_helper"),
     )
 )
-"""Operators that write given values to selected elements of memory, which may not have been written before."""
 WRITES_UNSAID: Final = {
     "aten::cudnn_batch_norm": (3, 4),
     "aten::native_batch_norm": (3, 4),
@@ -46,22 +47,22 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments, such as a module's running statistics, without declaring it in their schema; the
-numbers are the positions of these arguments.
+"""Operators that write arguments that their schema does not declare as written, and the positions of these arguments.
+
+An example is a module's running statistics.
 """
 
 
+# Weight decay and gradient clipping use them, and change an optimizer's tensors only slightly.
 _DECAYS: Final = frozenset(("aten::_foreach_mul_", "aten::_foreach_div_"))
-"""Operators that change an optimizer's tensors only slightly, such as weight decay and gradient clipping."""
 _ADAM: Final = frozenset(("aten::_fused_adam_", "aten::_fused_adamw_"))
+# The last operation of an Adam step: it adds the mean gradient divided by its size, times the bias-corrected learning
+# rate.
 _ADAM_BY_STEPS: Final = "aten::_foreach_addcdiv_"
-"""The last operation of an Adam step: it adds the mean gradient divided by its size, times the bias-corrected learning
-rate.
-"""
 
 
 class Writes:
-    """The code that records operators that write existing GPU memory."""
+    """Records operators that write existing GPU memory."""
 
     def __init__(self, notes: Notes, waiting: Waiting, driver: EmulatedDriver) -> None:
         self._notes = notes
@@ -69,7 +70,7 @@ class Writes:
         self._driver = driver
 
     def run(self, op: Invocation) -> Any:
-        """Run an operator that declares in its schema which arguments it writes."""
+        """Run an operator whose schema declares the arguments that it writes."""
         plan = op.plan
         if plan.is_foreign:
             return self._written_unseen(op)
@@ -141,7 +142,6 @@ class Writes:
         _let_go(call, own_operands)
 
     def _written_unseen(self, op: Invocation) -> Any:
-        """Run a custom operator that writes its arguments, and mark the content of their memory blocks as unknown."""
         result = op.run()
         for tensor in tensors_in((*op.arguments, *op.keywords.values(), result)):
             if tensor.is_cuda and not is_opaque(tensor):
@@ -149,7 +149,7 @@ class Writes:
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:
-        """Run an operator that writes arguments without declaring this in its schema."""
+        """Run an operator that writes arguments that its schema does not declare as written."""
         result = op.run()
         for place in WRITES_UNSAID[op.plan.name]:
             if is_on_card(op.arguments[place]):
@@ -157,9 +157,6 @@ class Writes:
         return result
 
     def _optimizers(self, op: Invocation) -> Any:
-        """Note the effect of an optimizer operation on all of its tensors, without recording the operation for each
-        tensor.
-        """
         result = op.run()
         rates = _rates(op)
         for place, tensors in zip(op.plan.written, op.written(), strict=True):
@@ -174,9 +171,6 @@ class Writes:
         return result
 
     def _note_updated(self, tensor: torch.Tensor, rate: float | None, *, is_of_mean: bool) -> None:
-        """Keep the approximate content of memory that an optimizer updated: Adam's second moment stays positive, a
-        weight keeps its size.
-        """
         contents = self._notes.contents
         block = contents.block_of(tensor)
         content = contents.get(block)
@@ -192,10 +186,8 @@ class Writes:
         if found_inf.is_cuda and (content := contents.get(contents.block_of(found_inf))) is not None:
             content.certainty = max(content.certainty, Certainty.ASSUMED)
 
+    # PyTorch copies the data without an operator.
     def _resized(self, op: Invocation) -> Any:
-        """Copy the content of a tensor's memory block when the tensor is resized to larger memory; PyTorch copies the
-        data without an operator.
-        """
         tensor = op.arguments[0]
         if not tensor.is_cuda or is_opaque(tensor):
             return op.run()
@@ -225,10 +217,10 @@ class Writes:
         return result
 
     def made_of_a_list(self, op: Invocation) -> Any:
-        """Set the content of a tensor that was made from numbers or an array, from the copy to the GPU.
+        """Set the content of a tensor that was made from a list of numbers or an array.
 
-        PyTorch excludes ullage's dispatch key while it makes the tensor (`internal_new_from_data` in
-        torch/csrc/utils/tensor_new.cpp).
+        The content is taken from the copy to the GPU. PyTorch excludes ullage's dispatch key while it makes the tensor
+        (`internal_new_from_data` in torch/csrc/utils/tensor_new.cpp).
         """
         tensor = op.arguments[0]
         if tensor.__class__ is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided:
@@ -246,9 +238,6 @@ class Writes:
 
 
 def _rates(op: Invocation) -> list[float] | None:
-    """Return the amount by which an operator changes each number of the tensors in its first argument, a list; None if
-    the amount is unknown.
-    """
     name, arguments = op.plan.name, op.arguments
     count = len(arguments[0]) if arguments and isinstance(arguments[0], list | tuple) else 0
     if name in _DECAYS:
@@ -266,19 +255,15 @@ def _rates(op: Invocation) -> list[float] | None:
 
 
 def _is_sent(source: Any) -> bool:
-    """Return whether the source of a copy to the GPU is a host tensor with several numbers."""
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
 
 
+# Blocks of floats do not count, because matrix products are not intercepted.
 def _is_new(content: BlockContent) -> bool:
-    """Return whether a block of GPU memory has not been written; blocks of floats do not count, because products are
-    not intercepted.
-    """
     return content.is_unwritten and not content.is_float
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:
-    """Remove the previous content of a written argument from a recorded call that does not read this content."""
 
     def without(argument: Any) -> Any:
         if isinstance(argument, list):

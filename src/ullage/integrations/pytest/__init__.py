@@ -1,1 +1,1 @@
-"""`@pytest.mark.gpu_memory`: limits on the memory of a test, on an emulated GPU or a real one."""
+"""`@pytest.mark.gpu_memory`: limit the memory of a test, on an emulated or a real GPU."""

@@ -1,7 +1,7 @@
-"""The process with an emulated GPU, which collects a test again, runs it in a fork, and sends the test's reports.
+"""The process with an emulated GPU that runs marked tests.
 
-`process` starts it with the file descriptors REQUESTS ANSWERS LIFELINE as arguments. It is a pytest session with the
-options of the session that started it, except for those that select, order and show tests.
+It is a pytest session with the options of the session that started it. It collects each test again, runs it in a fork,
+and sends the reports back. Its arguments are three file descriptors: REQUESTS ANSWERS LIFELINE.
 """
 
 import gc
@@ -21,15 +21,16 @@ from ullage.gpu.emulator import emulate
 from ullage.integrations.pytest.plugin import INSIDE
 from ullage.integrations.pytest.process import receive, send
 
+# pytest plugins that write files when a session ends
 _WRITERS: Final = ("lfplugin", "nfplugin", "stepwiseplugin")
-"""The names of the pytest plugins that write files when a session ends."""
 _CLOSED: Final = 2
 _COMPILER: Final = "torch._dynamo"
 
 
 def main() -> None:
-    """Run the tests that the parent process requests, until it closes the connection. Exit without unloading
-    modules.
+    """Run the tests that the parent process requests, until it closes the connection.
+
+    The process then exits without Python's cleanup of modules.
     """
     tie_to_parent()
     requests, answers = (int(number) for number in sys.argv[2:4])
@@ -62,8 +63,6 @@ def _serve(source: BinaryIO, target: BinaryIO) -> None:
 
 
 class _TestServer:
-    """A pytest plugin that runs the tests that the parent process requests."""
-
     def __init__(self, config: pytest.Config, session: pytest.Session, source: BinaryIO, target: BinaryIO) -> None:
         self._session = session
         self._config = config
@@ -74,14 +73,12 @@ class _TestServer:
         self._errors: dict[str, str] = {}
         self._threads = _threads()
         self._now = ""
+        # A byte that the forked processes share. Nonzero: one of them has imported PyTorch's compiler, as every
+        # optimizer does.
         self._compiler_wanted = mmap.mmap(-1, 1)
-        """A byte of memory that is shared with the forked processes. It is nonzero if a forked process has imported
-        PyTorch's compiler, as every optimizer does.
-        """
+        # A byte that the forked processes share. 1: the last one ended normally and not by `os._exit`. `_CLOSED`: the
+        # test closed the file descriptor of its result.
         self._has_told = mmap.mmap(-1, 1)
-        """A byte of memory that is shared with the forked processes. It is 1 if the last forked process ended normally
-        and not by `os._exit`, and `_CLOSED` if the test closed the file descriptor of its result.
-        """
         for name in _WRITERS:
             if config.pluginmanager.has_plugin(name):
                 config.pluginmanager.unregister(name=name)
@@ -89,7 +86,6 @@ class _TestServer:
         config.pluginmanager.register(self)
 
     def run(self) -> int:
-        """Run tests until the parent process closes the connection, or until this process can no longer fork safely."""
         is_reusable = True
         while is_reusable:
             try:
@@ -119,10 +115,8 @@ class _TestServer:
             self._send("refused", f"{nodeid} was not found in the process with the emulated GPU: {why}")
         return item
 
+    # A forked process has no other threads and cannot use CUDA that its parent initialized.
     def _can_be_copied(self) -> bool:
-        """Return whether this process can fork safely. It cannot if importing the tests has started threads or
-        initialized CUDA, which a forked process would lack.
-        """
         import torch
 
         return not torch.cuda.is_initialized() and _threads() <= self._threads
@@ -169,12 +163,10 @@ class _TestServer:
     # ---- hooks of pytest
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Record the reason why pytest could not collect a test file."""
         if not report.passed:
             self._errors[self._now] = str(report.longreprtext if report.failed else report.longrepr)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a test report to the pytest session that requested the test."""
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         try:
             self._send("report", data)
@@ -183,7 +175,6 @@ class _TestServer:
             self._send("report", data)
 
     def pytest_warning_recorded(self, warning_message: Any, when: str, nodeid: str, location: Any) -> None:
-        """Send a warning of a test to the pytest session that requested the test."""
         category = warning_message.category
         value = {
             "category": (category.__module__, category.__qualname__),

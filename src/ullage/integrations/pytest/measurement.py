@@ -1,4 +1,4 @@
-"""Measure the peak of allocated memory in one test, and the memory that the test leaves allocated.
+"""Measure the memory peak of a test, and the memory that the test leaves allocated.
 
 A test that exceeds a limit is reported as failed.
 """
@@ -20,15 +20,15 @@ _LEAST_SHOWN = "1KiB"
 def measured_reports(
     item: pytest.Item, nextitem: pytest.Item | None, *, peak_bytes: int | None, leak_bytes: int | None
 ) -> list[pytest.TestReport]:
-    """Run a test with its fixtures, and return its reports. The test fails if it exceeds a memory limit.
+    """Run a test with its fixtures, and return its reports.
 
-    PyTorch's peak statistics are reset before the test.
+    The test fails if it exceeds a memory limit. PyTorch's peak statistics are reset before the test.
 
     Args:
         item: the test.
         nextitem: the test that follows, if there is one.
         peak_bytes: the most bytes that may be allocated at the same time; None: no limit.
-        leak_bytes: the most bytes by which allocated memory may grow from before the test to after it; None: no limit.
+        leak_bytes: the most bytes by which allocated memory may grow during the test; None: no limit.
     """
     torch.cuda.init()
     before = _settled_bytes()
@@ -63,10 +63,6 @@ def measured_reports(
 
 
 class _NoteAtEnd:
-    """A pytest plugin that records the roles of addresses when a test function returns, while its fixtures still
-    exist.
-    """
-
     def __init__(self, watch: PeakWatch, item: pytest.Item) -> None:
         self._watch = watch
         self._item = item
@@ -77,8 +73,8 @@ class _NoteAtEnd:
             self._watch.note_alive()
 
 
+# cuBLAS workspaces are not leaks.
 def _settled_bytes() -> int:
-    """Return the bytes that are allocated after garbage collection, without cuBLAS workspaces, which are not leaks."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     return sum(torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count()))
@@ -104,7 +100,6 @@ def _leak(before: int, after: int, allowed: int | None) -> str:
 
 
 def _failed(item: pytest.Item, passed: pytest.TestReport, failure: str) -> pytest.TestReport:
-    """Return pytest's failure report for a test that has passed but exceeded a memory limit."""
     call = pytest.CallInfo.from_call(lambda: pytest.fail(failure, pytrace=False), when="call")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     report.start, report.stop, report.duration = passed.start, passed.stop, passed.duration

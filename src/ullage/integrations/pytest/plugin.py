@@ -1,8 +1,7 @@
 """The pytest plugin: `@pytest.mark.gpu_memory(peak="2GiB", leak=0, gpu="T4")`.
 
-A marked test runs on an emulated GPU, in a separate process (`process`), or on the real GPU. That process measures the
-peak of allocated bytes and the bytes that the test leaves allocated (`measurement`). Tests without the marker run as
-usual.
+A marked test runs on an emulated GPU in a separate process, or on the real GPU. The plugin measures the peak of
+allocated bytes and the bytes that the test leaves allocated. Other tests run as usual.
 """
 
 from dataclasses import dataclass
@@ -21,27 +20,25 @@ _VALUES: Final = ("on", "off", "all")
 _DEFAULT_GPU: Final = "A100 80GB"
 _PROCESSES: "Final[pytest.StashKey[Processes]]" = pytest.StashKey()
 INSIDE: Final = pytest.StashKey[bool]()
-"""The attribute of pytest's `config` that is set in the process with a test's emulated GPU."""
+"""A key in pytest's `config`. It is set in the process that emulates a GPU for tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """The memory limits of a test, and the GPU on which it runs."""
+    """The memory limits of a test, and the GPU that it runs on."""
 
     peak_bytes: int | None = None
-    """The most bytes that a test may have allocated at the same time; None: no limit."""
+    """The largest number of bytes that the test may allocate at the same time; None: no limit."""
     leak_bytes: int | None = None
-    """The most bytes by which allocated memory may grow from before the test to after it; None: no limit."""
+    """The largest number of bytes that the test may leave allocated; None: no limit."""
     gpu: str | None = None
-    """The name of the emulated GPU; None: the default GPU."""
+    """The GPU to emulate; None: the default GPU."""
     values: str = "on"
-    """The mode `values` of `ullage.emulate`, which determines the values that a test gets when it copies data from the
-    emulated GPU to the host.
-    """
+    """The way in which the emulated GPU computes tensor values, as in the argument `values` of `ullage.emulate`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the command-line options of this pytest plugin."""
+    """Add the plugin's command-line options."""
     group = parser.getgroup("gpu memory (ullage)")
     group.addoption(
         "--gpu-memory-device",
@@ -60,7 +57,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Emulate a GPU in pytest's own process if the user requests it, before a conftest file may import torch."""
+    """Emulate a GPU in pytest's own process, if the user requests it.
+
+    This happens before a conftest file can import torch.
+    """
     options = early_config.known_args_namespace
     gpu = options.gpu_memory_gpu
     if gpu is None:
@@ -78,7 +78,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker `gpu_memory`."""
     config.addinivalue_line(
         "markers",
         'gpu_memory(peak="2GiB", leak=0, gpu="T4", values="on"): limit the bytes that are allocated at the same time '
@@ -88,14 +88,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the processes that have emulated GPUs."""
+    """End the processes that emulate GPUs."""
     if _PROCESSES in config.stash:
         config.stash[_PROCESSES].stop()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that has the marker `gpu_memory` in a process with the test's GPU, and measure its memory."""
+    """Run a test with the marker `gpu_memory` on an emulated or real GPU, and measure its memory."""
     if next(item.iter_markers(_MARKER), None) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -136,12 +136,8 @@ def _run(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestRep
     pytest.fail(text, pytrace=False)
 
 
+# The marker closest to the test function has precedence.
 def _allowance_of(item: pytest.Item) -> Allowance:
-    """Return the memory limits from the markers of a test. The marker closest to the test function has precedence.
-
-    Raises:
-        UsageError: a marker has a wrong argument.
-    """
     given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers(_MARKER))):
         if mark.args or not mark.kwargs.keys() <= {"peak", "leak", "gpu", "values"}:
@@ -173,10 +169,8 @@ def _bytes_of(name: str, given: Any) -> int | None:
     return size
 
 
+# A debugger works only in pytest's own process.
 def _is_here(config: pytest.Config, allowance: Allowance) -> bool:
-    """Return whether a test runs in pytest's own process although its GPU is emulated, because a debugger works only in
-    that process.
-    """
     if not config.getoption("usepdb", default=False) and not config.getoption("trace", default=False):
         return False
     own = config.getoption("gpu_memory_gpu")
@@ -197,7 +191,6 @@ def _processes_of(config: pytest.Config) -> "Processes":
 
 
 def _torn_down(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport:
-    """Tear down the fixtures in pytest's own process that earlier tests have set up and the next test does not need."""
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
     return report

@@ -1,9 +1,8 @@
-"""The processes in which marked tests run: one for each emulated GPU. It forks once for every test.
+"""The processes that run marked tests. There is one for each emulated GPU, and it forks for every test.
 
-A process emulates one GPU during its whole life, and has to start before it imports torch, which pytest's own process
-may already have imported. So a new process collects the test again and forks to run it. A test is not affected by
-memory that another test left on the GPU, and torch is imported only once. `child` describes what happens in that
-process. Reports are sent in the same form as in pytest-xdist.
+A GPU must be emulated before torch is imported, and pytest's own process may have imported torch already. So a new
+process collects the tests again. Each test runs in a fork, so that memory that it leaves on the GPU does not affect the
+next test.
 """
 
 import marshal
@@ -55,14 +54,14 @@ _NOT_THERE: Final[dict[str, Any]] = {
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Send a message of plain data to the other process."""
+    """Send a message to the other process."""
     data = marshal.dumps(message)
     stream.write(_HEADER.pack(len(data)) + data)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Return the next message of the other process.
+    """Return the next message from the other process.
 
     Raises:
         EOFError: the other process has closed the connection.
@@ -74,8 +73,9 @@ def receive(stream: BinaryIO) -> Any:
 
 
 class Processes:
-    """The processes with emulated GPUs that this pytest session has started: one for each GPU and each mode `values` of
-    `ullage.emulate`.
+    """The processes with emulated GPUs that this pytest session has started.
+
+    There is one process for each combination of GPU and `values` (see `ullage.emulate`).
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -115,8 +115,6 @@ class Processes:
 
 
 class _Process:
-    """A process that has an emulated GPU."""
-
     def __init__(self, config: pytest.Config, gpu: str, values: str, number: int) -> None:
         self._config = config
         self._gpu = gpu
@@ -145,9 +143,6 @@ class _Process:
         send(self._requests, {"gpu": gpu, "values": values, "path": sys.path, "argv": sys.argv, **session})
 
     def run(self, item: pytest.Item) -> tuple[list[pytest.TestReport], str | None, bool]:
-        """Return the reports of a test, or the reason why it has no reports, and whether the process can run another
-        test.
-        """
         reports: list[pytest.TestReport] = []
         refusal = None
         try:
@@ -172,9 +167,6 @@ class _Process:
             ) from None
 
     def stop(self, *, is_busy: bool = False) -> None:
-        """End the process and its descendants. Do not wait for them if the process still runs a test whose result is
-        not needed.
-        """
         for stream in (self._requests, self._answers):
             with suppress(OSError):
                 stream.close()
@@ -184,9 +176,6 @@ class _Process:
 
 
 def _session_of(config: pytest.Config, number: int) -> dict[str, Any]:
-    """Return the options of this pytest session as plain data, so that another session can be started with the same
-    options.
-    """
     options = {name: value for name, value in vars(config.option).items() if _is_plain(value) and name != "file_or_dir"}
     changes = {name: value for name, value in _NOT_THERE.items() if name in options}
     plugins = [name for name in config.option.plugins if name != "terminal"]
@@ -207,7 +196,6 @@ def _is_plain(value: Any) -> bool:
 
 
 def _warn(config: pytest.Config, *, category: tuple[str, str], text: str, file: str, line: int, **rest: Any) -> None:
-    """Report a warning that a test raised in another process as if it had been raised in this process."""
     kind = getattr(sys.modules.get(category[0]), category[1], UserWarning)
     message = warnings.WarningMessage(text, kind, file, line)
     config.hook.pytest_warning_recorded.call_historic(kwargs={"warning_message": message, **rest})

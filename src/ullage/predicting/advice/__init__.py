@@ -1,1 +1,1 @@
-"""Search for changes that make a training script fit on a GPU; each change is tried by running the script with it."""
+"""Search for changes that make a training script fit on a GPU. The script is run with each change."""

@@ -1,4 +1,4 @@
-"""`ullage advise`: find changes that make a script fit on a GPU, by running every change on the emulated GPU."""
+"""Find changes that make a script fit on a GPU (`ullage advise`), by runs on the emulated GPU."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,9 +26,7 @@ from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
 ROOM_BYTES: Final = 1 << 40
-"""The memory size of the emulated GPU on which ullage runs a script without a memory limit, larger than the memory of
-any real GPU.
-"""
+"""The memory of the emulated GPU when a script is run without a memory limit. No real GPU has as much."""
 
 
 @public
@@ -43,30 +41,32 @@ class Advice(Answer):
     gpu: str
     total_memory_bytes: int
     base: Prediction
-    """The run of the unchanged script on the GPU."""
+    """The run of the unchanged script on the requested GPU."""
     need: Prediction
-    """The run of the unchanged script on a GPU with ample memory, which shows how much memory the script needs."""
+    """The run of the unchanged script with practically unlimited memory, which shows how much it needs."""
     facts: TrainingFacts
-    """The facts about the model, the training loop and the optimizers to which the changes are applied."""
+    """Facts about the model, the training loop and the optimizers, which decide which changes can be applied."""
     trials: tuple[ChangeTrial, ...]
-    """All changes that were tried alone, each with the result of the run with this change."""
+    """The changes that were tried alone, each with the result of its run."""
     not_made: tuple[NotMade, ...]
     """The changes that cannot be applied to this script, each with the reason."""
     best: ChangeTrial | None
-    """The cheapest combination of changes that fits. None if no combination fits, or if no change is needed."""
+    """The cheapest combination of changes with which the script fits.
+
+    None if no combination fits, or if the script fits without changes.
+    """
     estimate: TimeEstimate | None
     """The estimated time that the best combination of changes adds to a training step."""
     written: WrittenAdvice | None
-    """The best combination of changes as source code to write, and the run that verifies that this code needs the same
-    memory.
-    """
+    """The best combination of changes as source code, and the result of a run with this code."""
     is_complete: bool
-    """Whether the search for changes finished without being interrupted."""
+    """Whether the search finished, and was not interrupted."""
     axis: Axis | None = None
-    """The option whose largest value was searched for. None if the search was for changes that make the script fit."""
+    """The option whose largest value was searched for, or None if no option was given."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option that fit: for the unchanged script, then with changes of each cost class. Empty
-    if `axis` is None.
+    """The largest values of the option that fit: without changes, then with more and more expensive changes.
+
+    Empty if `axis` is None.
     """
     seconds: float
 
@@ -81,7 +81,7 @@ class Advice(Answer):
         return self.base.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the advice as plain data for `json.dumps`. The first key is the schema version."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -138,7 +138,8 @@ class Adviser:
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
-        """Run the unchanged script three times: on the GPU, on a GPU with ample memory, and with its FLOPs counted.
+        """Run the unchanged script: on the GPU, with practically unlimited memory, and to count floating-point
+        operations.
 
         Raises:
             ScriptError: the script fails for a reason other than memory.
@@ -167,8 +168,7 @@ class Adviser:
         return base, need, facts
 
     def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
-        """Run combinations of changes on a GPU with ample memory, and again on the real memory size if they may fit
-        there.
+        """Run combinations of changes with practically unlimited memory, and run those that may fit again on the GPU.
 
         A combination may fit although it reserves too much with ample memory: the allocator frees cached segments when
         memory is short.
@@ -190,17 +190,12 @@ class Adviser:
         return trials
 
     def finished(self) -> list[ChangeTrial]:
-        """Return every combination of changes whose run has finished, with its result, even if the search was
-        interrupted.
-        """
+        """Return the results of all runs that have finished, even after an interruption."""
         made = [(one, self._made(self.roomy, one)) for one in self._asked]
         known = [(one, self.runs.known(request)) for one, request in made if isinstance(request, Request)]
         return [self._trial(one, result) for one, result in known if result is not None]
 
     def _made(self, request: Request, one: Combination) -> Request | NotCertain:
-        """Return a request for a run with the changes of a combination applied, or the error that says why these
-        changes cannot be applied together.
-        """
         try:
             return one.request(request, self.facts)
         except NotCertain as error:
@@ -209,9 +204,6 @@ class Adviser:
     def _run_all(
         self, request: Request, combinations: Sequence[Combination], labels: Sequence[str]
     ) -> list[Prediction | UllageError]:
-        """Run the script with each combination of changes. The result of a combination that cannot be applied is an
-        error.
-        """
         made = [self._made(request, one) for one in combinations]
         runs = [(each, label) for each, label in zip(made, labels, strict=True) if isinstance(each, Request)]
         found = iter(self.runs.run_all([each for each, _ in runs], [label for _, label in runs]))
@@ -232,12 +224,10 @@ class Adviser:
         return ChangeTrial(combination=one, prediction=result, fits=fits and not result.oom_count)
 
     def _may_fit(self, found: Prediction) -> bool:
-        """Return whether the peak may fit on the GPU if the allocator frees cached segments."""
         return found.oom is None and found.peak_allocated_bytes + found.context_interval_bytes[0] <= self.total_bytes
 
 
 def _held(need: Prediction) -> list[HeldVariable]:
-    """Return the variables that keep a step's memory alive during the next step, if their lines are known."""
     found = []
     for each in need.avoidable:
         is_of_variables = all(name.isidentifier() for name in each.names)
@@ -248,13 +238,11 @@ def _held(need: Prediction) -> list[HeldVariable]:
 
 
 def _held_by(need: Prediction) -> list[str]:
-    """Return the names of all variables and containers that keep a step's memory alive during the next step."""
     found = [name for each in need.avoidable if each.kind is AvoidableKind.HELD_OVER for name in each.names]
     return list(dict.fromkeys(found))
 
 
 def _unwritten(one: Combination, facts: TrainingFacts) -> int:
-    """Return how many changes of a combination the user has to write into the script by hand."""
     recipes = [part.change.recipe_for(facts, part.setting) for part in one.parts]
     return sum(not (recipe.edits or recipe.environment or recipe.arguments) for recipe in recipes)
 
@@ -274,15 +262,12 @@ def _last_line(error: UllageError) -> str:
 
 @dataclass(slots=True)
 class _FoundAdvice:
-    """The results that one search of `ullage advise` has found so far."""
-
     best: ChangeTrial | None = None
     proof: WrittenAdvice | None = None
     largest: list[LargestWith] = field(default_factory=list)
     is_complete: bool = False
 
     def write(self, adviser: Adviser, *, is_to_run: bool = True) -> None:
-        """Write the best combination of changes as source code, and run the script with that code."""
         if self.best is not None:
             self.proof = written(adviser.roomy, adviser.request, adviser.facts, self.best, is_to_run=is_to_run)
 
@@ -293,11 +278,10 @@ def advise(
     axis: Axis | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Advice:
-    """Find changes that make a script fit on its GPU, or the largest value of an option with and without changes.
+    """Find changes that make a script fit on its GPU, or the largest value of an option that fits.
 
-    With `axis`, search for the largest value of that option: for the unchanged script, and with the changes of each
-    cost class added; no source code is written. If the search is interrupted (Ctrl-C) after the first runs, return the
-    results that are known so far.
+    With `axis`, the largest value is searched for, without and with changes. After Ctrl-C, the results so far are
+    returned.
 
     Raises:
         ScriptError: the script fails for a reason other than memory.
@@ -362,9 +346,6 @@ def advise(
 def _not_made_after_all(
     singles: Sequence[ChangeTrial], settings: Mapping[str, Sequence[ChangeSetting]]
 ) -> Iterator[NotMade]:
-    """Yield the changes whose run failed when they were tried alone, and the changes that were not tried because they
-    need more GPUs.
-    """
     for trial in singles:
         if trial.problem:
             yield NotMade(change=trial.combination.parts[0].change, why=trial.problem)

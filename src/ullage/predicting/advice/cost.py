@@ -1,8 +1,7 @@
-"""Estimates of the time that changes add to a training step. They are calculated, not measured.
+"""Estimate the time that changes add to a training step. The estimates are calculated, not measured."""
 
-PyTorch's FLOP counter (`torch.utils.flop_counter`) counts the operations. The bytes that are copied to the host and
-back are those of the journal; they are divided by a fixed bandwidth, which the estimate names.
-"""
+# PyTorch's FLOP counter (`torch.utils.flop_counter`) counts the operations. The bytes that are copied to the host and
+# back are those of the journal; they are divided by a fixed bandwidth, which the estimate names.
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,8 +11,9 @@ from ullage.predicting.advice.trial import Combination
 from ullage.predicting.changes.training.facts import TrainingFacts
 
 HOST_BANDWIDTH: Final = 12 << 30
-"""The assumed bandwidth between the GPU and pinned host memory, in bytes per second: PCIe 3.0 x16 in practice. PCIe 4.0
-is twice as fast.
+"""The assumed bandwidth between the GPU and pinned host memory, in bytes per second (PCIe 3.0 x16).
+
+PCIe 4.0 is twice as fast.
 """
 _SMALL: Final = 0.005
 
@@ -23,28 +23,27 @@ class TimeEstimate:
     """The time and computation that a combination of changes adds to a step."""
 
     flops: int | None
-    """The floating-point operations of a step with the changes; None if they could not be counted."""
+    """The floating-point operations of a step with the changes, or None if unknown."""
     base_flops: int | None
-    """The floating-point operations of a step without changes; None if they could not be counted."""
+    """The floating-point operations of a step without changes, or None if unknown."""
     host_bytes: int
-    """The bytes that a step with the changes copies to the host and back."""
+    """The bytes that a step with the changes copies between the GPU and the host."""
     offloads: bool = False
-    """Whether a change copies activations to the host. The number of copied bytes is known for a model's repeated
-    blocks only.
+    """Whether a change copies activations to the host.
+
+    The copied bytes are known only for the repeated blocks of a model.
     """
 
     @property
     def added_share(self) -> float | None:
-        """The added computation as a share of the computation of an unchanged step: 0.17 means 17 % more. None if it is
-        unknown.
-        """
+        """The relative increase in floating-point operations per step: 0.17 means 17 % more. None if unknown."""
         if not self.flops or not self.base_flops:
             return None
         return self.flops / self.base_flops - 1
 
     @property
     def text(self) -> str:
-        """The added time as text, including the time of copies to the host; "" if the changes add no time."""
+        """The added time as text for reports. Empty if the changes add no time."""
         if not self.host_bytes:
             return self.short
         seconds = 2 * self.host_bytes / HOST_BANDWIDTH
@@ -53,7 +52,7 @@ class TimeEstimate:
 
     @property
     def short(self) -> str:
-        """The added time as a short text, without the time of copies to the host; "" if the changes add no time."""
+        """The added time as a short text, without the time for copies to the host."""
         parts = []
         share = self.added_share
         if share is not None and share > _SMALL:
@@ -64,14 +63,12 @@ class TimeEstimate:
 
     @property
     def order(self) -> float:
-        """A sort key for the added time. Changes that copy bytes to the host sort last: copies are slower."""
+        """A sort key by added time, in which changes that copy data to the host come last."""
         return (self.added_share or 0.0) + self.offloads
 
 
 def estimate_of(combination: Combination, facts: TrainingFacts) -> TimeEstimate:
-    """Return an estimate of the time that a combination of changes adds to a step, from the facts of the unchanged
-    run.
-    """
+    """Estimate the time that a combination of changes adds to a training step."""
     added = sum(
         part.change.added_flops(facts, part.setting)
         for part in combination.parts

@@ -1,4 +1,4 @@
-"""Convert advice into a report."""
+"""Build the report of `ullage advise` from its result."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -227,7 +227,6 @@ def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
 
 
 def _costs(advice: Advice, one: Combination) -> str:
-    """Return the cost of a combination of changes as a short text for a table cell."""
     estimate = estimate_of(one, advice.facts)
     gradients = one.gradients(advice.facts)
     if gradients is Gradients.UNKNOWN:
@@ -269,7 +268,6 @@ def _written(advice: Advice) -> Iterator[Section]:
 
 
 def _picture(advice: Advice) -> Bars:
-    """Return the bar chart of the memory that the script needs with each change, next to the memory of the GPU."""
     as_it_is = Tone.GOOD if advice.base.verdict is Verdict.FITS else Tone.BAD
     needs = [("no changes", advice.need.interval_bytes[1], as_it_is, "")]
     if advice.best is not None and advice.best.need_bytes is not None and len(advice.best.combination.parts) > 1:

@@ -1,6 +1,4 @@
-"""Search for the largest value of an option that fits: for the unchanged script, and with the changes of each cost
-class.
-"""
+"""Search for the largest batch size (or other option) with which a script fits, without and with changes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,46 +12,42 @@ from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.fit import Fitter, Largest
 from ullage.predicting.prediction.request import Request
 
+# The search for the largest batch size leaves gradient accumulation out: every batch size fits in enough parts.
 _IN_PARTS: Final = "accumulate"
-"""The key of the gradient accumulation change. The search for the largest batch size does not try this change, because
-with enough parts every batch size fits.
-"""
 _COSTS: Final = (ChangeCost.NOTHING, ChangeCost.TIME, ChangeCost.NUMERICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargestWith:
-    """The largest value of an option with which the script fits, with a combination of changes applied."""
+    """The largest value of an option with which the script fits, for one combination of changes."""
 
     combination: Combination
-    """The combination of changes; an empty combination means the unchanged script."""
+    """The changes that are applied. Empty for the unchanged script."""
     largest: Largest | None
-    """The largest value of the option, and the runs that prove it. None if the changes cannot be applied together."""
+    """The largest value of the option and its runs. None if the changes cannot be combined."""
     problem: str = ""
-    """The reason why the changes cannot be applied together: one sentence without a full stop."""
+    """The reason why the changes cannot be combined: one sentence without a full stop."""
 
     @property
     def value(self) -> int | None:
-        """The largest value of the option that fits; None if no value fits."""
+        """The largest value of the option that fits, or None if no value fits."""
         best = self.largest.best if self.largest is not None else None
         return best.value if best is not None else None
 
     @property
     def next_value(self) -> int | None:
-        """The smallest value of the option that does not fit; None if the search found no such value."""
+        """The smallest value of the option that does not fit, or None if all values fit."""
         following = self.largest.next if self.largest is not None else None
         return following.value if following is not None else None
 
     @property
     def to_weigh(self) -> int:
-        """The smallest value of the option that does not fit, or, if every value fits, the largest value that was
-        run.
-        """
+        """The smallest value that does not fit. If all values fit, this is the largest value that was run."""
         assert self.largest is not None
         return self.next_value or self.largest.probes[-1].value
 
     def to_json(self) -> dict[str, Any]:
-        """Return the largest value and its combination of changes as plain data for `json.dumps`."""
+        """Return the result as plain data for `json.dumps`."""
         best = self.largest.best if self.largest is not None else None
         return {
             "changes": [part.text for part in self.combination.parts],
@@ -84,7 +78,7 @@ def largest_by_cost(
     fitter: Fitter,
     as_it_is: LargestWith,
 ) -> Iterator[LargestWith]:
-    """Search for the largest value with all changes that cost nothing, then with the more expensive classes added.
+    """Search for the largest value that fits, with all changes that cost nothing and then with more expensive ones.
 
     The search stops as soon as the largest value of the option fits.
 

@@ -1,10 +1,9 @@
-"""Search for the cheapest combination of changes with which a script fits. The script is run with every combination.
+"""Search for the cheapest combination of changes with which a script fits on the GPU."""
 
-First, the script is run with every change alone; changes that need more GPUs are tried last. If one change alone is
-enough, the answer is the cheapest change that fits. If not, changes are added together, beginning with those that cost
-nothing, until the script fits. Then each change that is not needed is removed again, the most expensive first, and
-changes that have a strength (checkpointed blocks, parts of a batch) get the mildest setting that still fits.
-"""
+# First, the script is run with every change alone; changes that need more GPUs are tried last. If one change alone is
+# enough, the answer is the cheapest change that fits. If not, changes are added together, beginning with those that
+# cost nothing, until the script fits. Then each change that is not needed is removed again, the most expensive first,
+# and changes that have a strength (checkpointed blocks, parts of a batch) get the mildest setting that still fits.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,33 +13,34 @@ from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial, Combinati
 from ullage.predicting.changes.change import ChangeCost
 
 Try = Callable[[Sequence[Combination]], Sequence[ChangeTrial]]
-"""A function that runs the script with combinations of changes, in parallel if possible."""
+"""A function that runs the script with each combination of changes, in parallel if possible."""
 
+# A change is useful if it saves at least this share of the unchanged script's peak memory.
 _WORTH: Final = 0.01
-"""The minimum saving of a useful change, as a share of the peak memory of the unchanged script."""
 
 
 @dataclass(slots=True)
 class AdviceSearch:
-    """The state of one search for a combination of changes that fits."""
+    """A search for changes with which a script fits on the GPU."""
 
     settings: Mapping[str, Sequence[ChangeSetting]]
-    """The settings of every change that can be applied to the script, the mildest setting first."""
+    """Maps each change that can be applied to its settings, ordered by the memory that they save."""
     base_bytes: int
-    """The peak GPU memory that the unchanged script uses, in bytes."""
+    """The peak GPU memory of the unchanged script, in bytes."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
-    """A function that returns the time that a combination of changes adds to a step, as a sort key."""
+    """A function that returns a sort key for the time that a combination adds to a training step."""
     tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
-    """All combinations of changes that were run, with the results of the runs."""
+    """The result of every combination of changes that was run."""
 
     def singles(self) -> None:
-        """Run every change alone at its strongest setting, except changes that need more GPUs, which are tried last."""
+        """Run the script with every change alone. Changes that need several GPUs come last."""
         self._run_alone(lambda cost: cost is not ChangeCost.CARDS)
 
     def best(self) -> ChangeTrial | None:
-        """Return the cheapest combination of changes with which the script fits; None if no combination fits, even with
-        more GPUs.
+        """Run combinations of changes, and return the cheapest one with which the script fits.
+
+        None if the script fits with no combination, even on more GPUs.
         """
         found = self._best_of_tried()
         if found is None:
@@ -63,23 +63,16 @@ class AdviceSearch:
         return min([*found, *([added] if added is not None else [])], key=self._order, default=None)
 
     def learn(self, trials: Sequence[ChangeTrial]) -> None:
-        """Add the results of combinations of changes that were run before the search was interrupted."""
+        """Add results of runs to the search, such as those that finished before an interruption."""
         for trial in trials:
             self.tried.setdefault(trial.combination, trial)
 
     def best_so_far(self) -> ChangeTrial | None:
-        """Return the cheapest combination of changes that was run and fits; None if no combination that was run
-        fits.
-        """
+        """Return the cheapest combination among the finished runs that fit, or None if no run fits."""
         return min((trial for trial in self.tried.values() if trial.fits), key=self._order, default=None)
 
+    # A combination of changes is useful only if it is cheaper than a single change that fits, whose cost is `limit`.
     def _add_up(self, limit: ChangeCost | None) -> ChangeTrial | None:
-        """Add changes to a combination, beginning with the cheapest cost class, until the script fits. Then remove the
-        changes that are not needed.
-
-        Args:
-            limit: the cost of a single change that fits; a combination is useful only if it is cheaper.
-        """
         parts: list[ChangeSetting] = []
         for cost in ChangeCost:
             if limit is not None and cost >= limit:
@@ -97,7 +90,6 @@ class AdviceSearch:
         return None
 
     def _useful(self, cost: ChangeCost) -> list[ChangeSetting]:
-        """Return the strongest setting of each change in a cost class, without the changes whose runs failed."""
         found = []
         for settings in self.settings.values():
             strongest = settings[-1]
@@ -107,7 +99,6 @@ class AdviceSearch:
         return sorted(found, key=lambda part: -self._gain(combination([part])))
 
     def _without_harmful(self, parts: list[ChangeSetting], trial: ChangeTrial) -> list[ChangeSetting]:
-        """Return the changes of a combination, without those that cannot be applied together with the other changes."""
         if trial.prediction is not None and not trial.problem:
             return parts
         trials = self._try([combination([each for each in parts if each != part]) for part in parts])
@@ -115,9 +106,6 @@ class AdviceSearch:
         return kept or parts[:1]
 
     def _shrunk(self, trial: ChangeTrial) -> ChangeTrial:
-        """Remove every change that the script does not need in order to fit, beginning with the most expensive and
-        least useful change.
-        """
         parts = sorted(trial.combination.parts, key=lambda part: (-part.change.cost, self._gain(combination([part]))))
         for part in parts:
             rest = trial.combination.without(part)
@@ -128,8 +116,8 @@ class AdviceSearch:
                 trial = without
         return trial
 
+    # The mildest setting with which the script fits is found by bisection.
     def _milder(self, trial: ChangeTrial) -> ChangeTrial:
-        """Set every change of a combination to the mildest setting with which the script still fits, by bisection."""
         for part in trial.combination.parts:
             settings = self.settings[part.change.key]
             low, high = 0, settings.index(part)
@@ -148,24 +136,17 @@ class AdviceSearch:
         return self.base_bytes - need if need is not None else 0
 
     def useful(self) -> list[ChangeSetting]:
-        """Return the changes that alone save enough memory at their strongest setting. The change that saves most is
-        first.
-        """
+        """Return the changes that save enough memory on their own, the change that saves the most first."""
         alone = [one for one in self.tried if len(one.parts) == 1 and self._gain(one) > _WORTH * self.base_bytes]
         return [one.parts[0] for one in sorted(alone, key=self._gain, reverse=True)]
 
+    # The order is by cost, number of changes, time, strength and saving.
     def _order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the sort key of a combination that was run; the cheapest sorts first: cost, number of changes, time,
-        strength, saving.
-        """
         parts = trial.combination.parts
         strength = sum(list(self.settings[part.change.key]).index(part) for part in parts)
         return (trial.combination.cost, len(parts), self.time(trial.combination), strength, trial.need_bytes or 0)
 
     def _least_order(self, trial: ChangeTrial) -> tuple[int, int, tuple[float, int], int, int]:
-        """Return the sort key that a single change would have if its mildest setting were enough for the script to
-        fit.
-        """
         [part] = trial.combination.parts
         return (trial.combination.cost, 1, self.time(combination([self.settings[part.change.key][0]])), 0, 0)
 

@@ -1,4 +1,4 @@
-"""Data classes of `ullage advise`: a change with its setting, a combination of changes, and the result of its run."""
+"""Data classes for changes with settings, combinations of changes, and the results of their runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,23 +19,23 @@ _OTHER: Final = frozenset({Gradients.UNKNOWN, Gradients.CHANGED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeSetting:
-    """A change together with the setting with which it is applied."""
+    """A change and one of its settings."""
 
     change: Change
     setting: str
 
     @property
     def text(self) -> str:
-        """The change and its setting as text: `key=setting`."""
+        """The change and its setting, as `key=setting`."""
         return text_of(self.change, self.setting)
 
     @property
     def title(self) -> str:
-        """The name of the change, as reports show it."""
+        """The name of the change in reports."""
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Return whether ullage applies the change by running edited source code in place of the user's files."""
+        """Return whether edited copies of the user's files apply the change."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -45,34 +45,31 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """A combination of changes that are applied together, the cheapest change first."""
+    """Changes that are applied together, the cheapest first."""
 
     parts: tuple[ChangeSetting, ...]
 
     @property
     def title(self) -> str:
-        """The names of the changes in this combination, as reports show them, joined by commas."""
+        """The names of the changes for reports, joined by commas."""
         names = [part.title for part in self.parts]
         return ", ".join(names[:-1]) + (" and " if names[1:] else "") + names[-1] if names else "no change"
 
     @property
     def cost(self) -> ChangeCost:
-        """The cost class of the most expensive change in this combination."""
+        """The cost of the most expensive change in the combination."""
         return max((part.change.cost for part in self.parts), default=ChangeCost.NOTHING)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
-        """Return how the gradients with this combination compare with those of the unchanged script. The change whose
-        gradients differ most decides.
-        """
+        """Return how the gradients with all these changes compare with those of the unchanged script."""
         order = list(Gradients)
         return max((part.gradients(facts) for part in self.parts), key=order.index, default=Gradients.SAME)
 
     def request(self, request: Request, facts: TrainingFacts) -> Request:
-        """Return the request for a run with every change of the combination applied, by hooks or by edited copies of
-        the user's files.
+        """Return the request for a run of the script with every change of the combination.
 
         Raises:
-            NotCertain: two changes cannot be written next to each other.
+            NotCertain: the source edits of two changes conflict.
         """
         edits: dict[str, list[SourceEdit]] = {}
         for part in self.parts:
@@ -85,19 +82,17 @@ class Combination:
         return replace(request, edited={**request.edited, **texts}) if texts else request
 
     def with_part(self, part: ChangeSetting) -> "Combination":
-        """Return this combination with a change added. The added change replaces the same change with another
-        setting.
-        """
+        """Return this combination with a change added, or with its setting replaced."""
         others = [each for each in self.parts if each.change.key != part.change.key]
         return combination([*others, part])
 
     def without(self, part: ChangeSetting) -> "Combination":
-        """Return this combination of changes without the given change."""
+        """Return this combination without the given change."""
         return Combination(parts=tuple(each for each in self.parts if each != part))
 
 
 def combination(parts: Sequence[ChangeSetting]) -> Combination:
-    """Return the combination of changes, ordered by cost."""
+    """Combine changes, the cheapest first."""
     return Combination(parts=tuple(sorted(parts, key=lambda part: part.change.cost)))
 
 
@@ -112,31 +107,27 @@ def excludes(first: ChangeSetting, second: ChangeSetting) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeTrial:
-    """A combination of changes, and the result of running the script with it."""
+    """A combination of changes, and the result of its run."""
 
     combination: Combination
     prediction: Prediction | None = None
-    """The result of the run with this combination of changes; None if the combination could not be run."""
+    """The result of the run with this combination, or None if it was not run."""
     problem: str = ""
-    """The reason why the combination of changes could not be run or had no effect: one sentence without a full stop."""
+    """The reason why the run failed or the changes had no effect: one sentence without a full stop."""
 
     fits: bool = False
-    """Whether a run proves that the script fits with this combination, at the lower and the upper end of the predicted
-    memory range.
-    """
+    """Whether the script fits, even at the upper end of the predicted memory range."""
 
     @property
     def need_bytes(self) -> int | None:
-        """The peak GPU memory that the script would use with this combination, in bytes; None if it is unknown because
-        memory ran out.
-        """
+        """The peak GPU memory with this combination, in bytes, or None if memory ran out."""
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
-    """A change that cannot be applied to the user's script."""
+    """A change that cannot be applied to the user's script, with the reason."""
 
     change: Change
     why: str
@@ -144,7 +135,10 @@ class NotMade:
 
 
 def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, list[ChangeSetting]], list[NotMade]]:
-    """Return the settings to try for each change, the mildest first, and the changes that cannot be applied."""
+    """Return the changes to try with their settings, and the changes that cannot be applied.
+
+    The setting that saves the least memory comes first.
+    """
     settings: dict[str, list[ChangeSetting]] = {}
     not_made = []
     for change in CHANGES:
@@ -166,9 +160,7 @@ def candidates_of(facts: TrainingFacts, request: Request) -> tuple[dict[str, lis
     return settings, not_made
 
 
+# If a change may alter the gradients of this script, its cost class is at least `NUMERICS`.
 def _as_dear_as(change: Change, facts: TrainingFacts) -> Change:
-    """Return the change with the cost class that it has in this run: at least `NUMERICS` if the change may alter the
-    gradients.
-    """
     is_other = change.gradients_for is not None and change.gradients_for(facts) in _OTHER
     return replace(change, cost=max(change.cost, ChangeCost.NUMERICS)) if is_other else change

@@ -1,6 +1,4 @@
-"""Write a combination of changes as edits of the user's files, and verify by a run that the edited files need the same
-memory.
-"""
+"""Write changes as edits of the user's files, and run the edited files to verify their memory use."""
 
 import os
 from collections import defaultdict
@@ -22,38 +20,34 @@ from ullage.predicting.prediction.several.draws import predict_with_draws
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """One change of a combination, as source code to write into the script."""
+    """One change as source code for the user's script."""
 
     name: str
     snippet: str
     is_in_diff: bool
-    """Whether the diff includes the change; if not, the user has to write the change into the script by hand."""
+    """Whether the diff contains the change. If not, the user has to write it by hand."""
     why_not: str = ""
-    """The reason why the diff does not include the change: one sentence without a full stop."""
+    """The reason why the diff does not contain the change: one sentence without a full stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAdvice:
-    """A combination of changes as source code, and the run that verifies it."""
+    """Changes as source code, and the result of a run with this code."""
 
     parts: tuple[WrittenPart, ...]
     diff: SourceCode
-    """A unified diff of the user's files; "" if none of the changes edits a file."""
+    """The unified diff of the user's files. Empty if the changes edit no file."""
     command: str
-    """The shell lines that set an environment variable or add arguments; "" if the changes need no shell lines."""
+    """Shell lines that set environment variables or add script arguments. Empty if none are needed."""
     proof: Prediction | None
-    """The run of the edited script. None if ullage was not certain where a change belongs in the source code."""
+    """The run of the edited script, or None if it was not run."""
     is_proved: bool
-    """Whether the run of the edited script allocates and reserves as many bytes as the run in which hooks applied the
-    changes.
-    """
+    """Whether the edited script uses exactly as much memory as the run in which hooks apply the changes."""
     problem: str = ""
-    """The reason why the edited script could not be compared with the run that used hooks: one sentence without a full
-    stop.
-    """
+    """The reason why the edited script was not compared with the run in which hooks apply the changes."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diff, the shell lines and the verifying run as plain data for `json.dumps`."""
+        """Return the diff, the shell lines and the run of the edited script as plain data for `json.dumps`."""
         return {
             "diff": self.diff,
             "command": self.command,
@@ -68,8 +62,7 @@ class WrittenAdvice:
 def written(
     roomy: Request, request: Request, facts: TrainingFacts, best: ChangeTrial, *, is_to_run: bool = True
 ) -> WrittenAdvice:
-    """Write a combination of changes as source code, and run that code on the GPU on which the combination was
-    measured.
+    """Write a combination of changes as source code, and run this code on the emulated GPU.
 
     Args:
         roomy: the request on the emulated GPU with ample memory.
@@ -119,9 +112,6 @@ def _proved(whole: WrittenAdvice, by_hand: Request, best: ChangeTrial) -> Writte
 def _texts(
     recipes: list[tuple[ChangeSetting, Recipe]],
 ) -> tuple[dict[str, tuple[str, str]], list[WrittenPart]]:
-    """Apply the source edits of one change after the other. A change whose edits conflict with earlier edits is left
-    out.
-    """
     sources: dict[str, str] = {}
     kept: dict[str, list[SourceEdit]] = defaultdict(list)
     parts = []
@@ -135,8 +125,8 @@ def _texts(
     return {file: (sources[file], edited(sources[file], edits, file=file)) for file, edits in kept.items()}, parts
 
 
+# Returns the reason if the edits conflict with earlier edits, otherwise an empty text.
 def _placed(recipe: Recipe, sources: dict[str, str], kept: dict[str, list[SourceEdit]]) -> str:
-    """Add a change's source edits to the edits that are kept. Return the reason if this is impossible, otherwise ""."""
     try:
         for file in {edit.file for edit in recipe.edits}:
             sources.setdefault(file, source_of(file))

@@ -1,1 +1,1 @@
-"""Changes to a training run that are applied without editing the script. Each change has its own file."""
+"""Changes to a training run that save memory and need no edit of the script. Each change has its own file."""

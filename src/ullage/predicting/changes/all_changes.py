@@ -1,6 +1,4 @@
-"""The list of all changes that ullage can apply, the cheapest first, and a function that looks up a change by its
-key.
-"""
+"""List all changes that ullage can apply, the cheapest first, and find a change by its key."""
 
 import copyreg
 from collections.abc import Sequence
@@ -53,10 +51,10 @@ copyreg.pickle(Change, lambda change: (change_of, (change.key,)))
 
 
 def change_named(text: str) -> tuple[Change, str]:
-    """Return the change and the setting for a text of the form `key=setting`.
+    """Parse a text such as "checkpoint=all", and return the change and its setting.
 
     Raises:
-        UsageError: a change with this key does not exist.
+        UsageError: no change has this key.
     """
     key, _, setting = text.partition("=")
     if key not in _BY_KEY:

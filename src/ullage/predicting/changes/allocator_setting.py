@@ -1,4 +1,4 @@
-"""Changes to the settings of PyTorch's allocator: expandable segments, and no split of large blocks."""
+"""Settings of PyTorch's allocator that can save memory, such as expandable segments."""
 
 from typing import Final
 
@@ -7,7 +7,6 @@ from ullage.predicting.editing.edit import Recipe
 
 
 def _change(option: str, value: str, *, name: str, explanation: str, excludes: str) -> Change:
-    """Return the change that sets an option of PyTorch's allocator. The advice shows it as an environment variable."""
 
     def recipe_for(facts: object, setting: str) -> Recipe:
         line = f"export PYTORCH_CUDA_ALLOC_CONF={option}:{setting}"

@@ -1,4 +1,4 @@
-"""Mixed precision: autocast around the forward pass, or an argument of the library that runs the training loop."""
+"""Turn on mixed precision by autocast around the forward pass, or by an argument of the training library."""
 
 import ast
 import functools
@@ -48,12 +48,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=("float16",))
 
 
+# With float16, a gradient scaler scales the loss before the backward pass and the gradients before the optimizer's
+# step.
 class _Autocast:
-    """Keeps autocast on from before the forward pass until the backward pass begins.
-
-    With float16, a gradient scaler is also applied to the backward pass and the optimizer's step.
-    """
-
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._torch: Any = applied.loop.torch
@@ -110,7 +107,6 @@ class _Autocast:
         return result
 
     def _wrap_clipping(self) -> None:
-        """Make the gradients be divided by the gradient scaler's scale before the script clips them."""
         for owner in (self._torch.nn.utils, self._torch.nn.utils.clip_grad):
             for name in ("clip_grad_norm_", "clip_grad_value_"):
                 wrap(owner, name, self._clip)
@@ -123,11 +119,8 @@ class _Autocast:
 
 
 class _PrecisionArgument:
-    """Adds the mixed-precision argument to the call with which the script configures a training library."""
-
     def __init__(self, applied: AppliedChange) -> None:
         self.is_passed = False
-        """Whether the training library received the argument, so that the library turns on autocast itself."""
         self._applied = applied
         watch_calls("transformers", self._transformers)
         for library, (name, values) in _KEYWORDS.items():
@@ -156,7 +149,6 @@ class _PrecisionArgument:
 
 
 def _keyword_of(library: str, setting: str) -> tuple[str, str]:
-    """Return the argument that turns on mixed precision in a training library, and its value as Python source code."""
     if library == "transformers":
         return _SHORT[setting], "True"
     name, values = _KEYWORDS[library]
@@ -164,7 +156,6 @@ def _keyword_of(library: str, setting: str) -> tuple[str, str]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that turn on mixed precision in the user's script."""
     call = facts.loop.library_call
     if facts.loop.library:
         keyword, value = _keyword_of(facts.loop.library, setting)
@@ -186,11 +177,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
-    """Return the edits that add a gradient scaler to the backward pass and the optimizer's step.
-
-    Raises:
-        NotCertain: `backward` and `step` are not called in the same loop of the same function.
-    """
     forward, backward = facts.loop.forward_in_loop, facts.loop.backward
     step, clip = facts.loop.step, facts.loop.clip
     if forward is None or backward is None or step is None or facts.loop.passes_per_step > 1:
@@ -218,9 +204,6 @@ def _scaled(facts: TrainingFacts) -> list[SourceEdit]:
 
 
 def _receiver(file: str, source: str, scope: Scope, line: int, method: str) -> ReplaceExpression:
-    """Return the object on which a line calls a method without arguments, as an edit that replaces the object's source
-    code by itself.
-    """
     statement = levels_to(scope, line)[-1].statement
     value = statement.value if isinstance(statement, ast.Expr) else None
     if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Attribute) or value.func.attr != method:

@@ -1,6 +1,4 @@
-"""The class that declares a change: its cost, when it applies, how hooks apply it, and how a user writes it into the
-script.
-"""
+"""Describe a change to a training run: what it costs, when it can be applied, and how."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class ChangeCost(IntEnum):
-    """The cost class of a change; the cheapest class is first."""
+    """What a change costs the user: nothing, time, numerical differences or more GPUs."""
 
     NOTHING = 0
-    """The results are the same, and a step takes no noticeable additional time."""
+    """The results are the same, and a step takes about the same time."""
     TIME = 1
-    """Same gradients, but more time per step."""
+    """The gradients are the same, but a step takes more time."""
     NUMERICS = 2
-    """Results differ numerically."""
+    """The results differ numerically."""
     CARDS = 3
-    """More GPUs are needed."""
+    """The script needs more GPUs."""
 
 
 class Gradients(StrEnum):
-    """The comparison of the gradients of a changed run with the gradients of the unchanged run."""
+    """How the gradients of a changed run compare with those of the unchanged run."""
 
     SAME = "the same"
     ROUNDING = "the same up to rounding"
@@ -40,89 +38,85 @@ class Gradients(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change that are worth a run, the mildest first, or the reason why the change cannot be
-    applied.
+    """The settings of a change to try, the one that saves the least memory first.
+
+    If the change cannot be applied, this contains the reason.
     """
 
     settings: Sequence[str] = ()
     why_not: str = ""
-    """The reason why the change cannot be applied to this run: one sentence without a full stop."""
+    """Why the change cannot be applied to this run: one sentence without a full stop."""
 
     @classmethod
     def unless(cls, *reasons: tuple[object, str], settings: Sequence[str] = ("on",)) -> "Applicable":
-        """Return the settings of a change; if one of the conditions is true, return the reason why the change cannot be
-        applied.
-        """
+        """Return the settings to try, or the reason why the change cannot be applied."""
         why_not = next((why for holds, why in reasons if holds), "")
         return cls(why_not=why_not) if why_not else cls(settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """A change that hooks apply in the script's process, right after torch is imported."""
+    """A change that is applied in the script's process, right after torch is imported."""
 
     loop: "TrainingLoop"
     text: str
-    """The change and its setting as text: `key=setting`."""
+    """The change and its setting, as `key=setting`."""
     setting: str
 
     def took_effect(self, times: int = 1) -> None:
-        """Add to the number of times that this change had an effect on the run."""
+        """Record that this change had an effect on the run."""
         self.loop.effects[self.text] += times
 
     def refuse(self, why: str) -> None:
-        """Record the reason why the change is not applied, unless a reason was recorded before."""
+        """Record why the change is not applied, unless a reason is already recorded."""
         self.loop.refusals.setdefault(self.text, why)
 
     def fail(self, why: str) -> None:
-        """Record the reason why the change is not applied, and replace a reason that was recorded before."""
+        """Record why the change is not applied, and replace any earlier reason."""
         self.loop.refusals[self.text] = why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change to a training run that can be applied without editing the script."""
+    """A change to a training run that needs no edit of the script."""
 
     key: str
-    """The key of the change, such as "checkpoint". The text `key=setting` names a change and its setting."""
+    """A short name of the change for options and results, such as "checkpoint"."""
     name: str
     """The name of the change in reports, without its setting."""
     cost: ChangeCost
     gradients: Gradients
     title_for: Callable[[str], str] | None = None
-    """A function that returns the name of the change with a setting, for reports. If None, reports use `name` for every
-    setting.
-    """
+    """A function that returns the name of the change with a setting for reports. If None, reports show `name`."""
     explanation: str
-    """A sentence for the user that says what the change does, and why that saves memory."""
+    """A sentence for the user that says what the change does and why it saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
-    """A function that returns the settings of the change that are worth a run, from the facts about training."""
+    """A function that takes facts about training and returns the settings to try."""
     install: Callable[[AppliedChange], object] | None = None
-    """A function that applies the change in the script's process. None if an environment variable or an argument
-    applies it.
+    """A function that applies the change in the script's process.
+
+    None if an environment variable or a script argument applies it.
     """
     alloc_conf: Callable[[str], str] | None = None
-    """A function that returns the options of PyTorch's allocator that apply the change with a setting."""
+    """A function that takes a setting and returns the `PYTORCH_CUDA_ALLOC_CONF` options for it."""
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
-    """A function that returns whether edited source code applies the change; it runs in place of the user's files
-    (`Request.edited`).
-    """
+    """A function that returns whether edited copies of the user's files apply the change."""
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
-    """A function that returns how the gradients compare with those of the unchanged run. None if the comparison is the
-    same for every run.
+    """A function that compares the gradients with those of the unchanged run.
+
+    None if the comparison is the same for every run.
     """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
-    """A function that returns the floating-point operations that the change adds to a step; None if the change adds
-    none.
-    """
+    """A function that returns the floating-point operations that the change adds to a step, or None for zero."""
     world_size: Callable[[str], int] | None = None
-    """A function that returns the number of GPUs that the change needs with a setting; None if the number does not
-    change.
-    """
+    """A function that returns how many GPUs a setting needs. None if the change needs no additional GPUs."""
     excludes: frozenset[str] = frozenset()
-    """The keys of the other changes that cannot be combined with this change."""
+    """The keys of the changes that cannot be combined with this change."""
     recipe_for: Callable[[TrainingFacts, str], Recipe]
-    """A function that returns the source code of the change: edits if their places are certain, otherwise a snippet."""
+    """A function that returns the change as edits of the user's files.
+
+    If the place for the edits is uncertain, it returns example code only.
+    """
 
     def title(self, setting: str) -> str:
         """Return the name of the change with a setting, for reports."""
@@ -130,5 +124,5 @@ class Change:
 
 
 def text_of(change: Change, setting: str) -> str:
-    """Return the text `key=setting` of a change and its setting."""
+    """Return `key=setting` for a change and its setting."""
     return f"{change.key}={setting}"

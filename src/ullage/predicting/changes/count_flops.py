@@ -1,8 +1,4 @@
-"""Count the floating-point operations of a step with PyTorch's FLOP counter, in a separate run, for estimates of time.
-
-The counter is a `TorchDispatchMode`, which changes the allocations of a run. The memory figures of that run are not
-used.
-"""
+"""Count the floating-point operations of a step in a separate run, with PyTorch's FLOP counter."""
 
 from contextlib import nullcontext
 from typing import Any, Final
@@ -11,18 +7,14 @@ from ullage.predicting.changes.change import Applicable, AppliedChange, Change, 
 from ullage.predicting.editing.edit import Recipe
 
 
+# Replaces the module tracker of PyTorch's FLOP counter. ullage needs only the total, not a count per module.
 class _NoModules(nullcontext[None]):
-    """A replacement for the module tracker of PyTorch's FLOP counter. The total does not need the tracker's module
-    hooks.
-    """
-
     parents = frozenset({"Global"})
 
 
+# The counter is a `TorchDispatchMode`. It changes the allocations of the run, so this run's memory figures are not
+# used.
 def _install(applied: AppliedChange) -> None:
-    """Count floating-point operations from the first forward pass to the end of the backward passes of the first
-    step.
-    """
     from torch.utils.flop_counter import FlopCounterMode
 
     loop = applied.loop

@@ -1,9 +1,8 @@
-"""FSDP2 over several GPUs: each GPU keeps a shard of all parameters, gradients and optimizer states.
+"""Shard the model over several GPUs with FSDP2. Each GPU stores a part of all parameters."""
 
-The model is sharded before its first forward pass, when it and its optimizers are known; the shards replace the full
-parameters in the optimizers. Optimizers have no state before their first step, so that the peak is the same as in a
-script that shards its model before it creates the optimizers.
-"""
+# The model is sharded before its first forward pass, when it and its optimizers are known; the shards replace the full
+# parameters in the optimizers. Optimizers have no state before their first step, so that the peak is the same as in a
+# script that shards its model before it creates the optimizers.
 
 from typing import Any, Final
 
@@ -38,10 +37,6 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 class _Sharding:
-    """Shards each model of a process before the model's first forward pass, and replaces the model's parameters in the
-    optimizers by shards.
-    """
-
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._optimizers: list[Any] = []
@@ -79,7 +74,6 @@ class _Sharding:
         self._applied.took_effect()
 
     def _hand_on(self, parts: dict[int, Any]) -> None:
-        """Replace the full parameters in the optimizers by their shards."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["params"] = [parts.get(id(parameter), parameter) for parameter in group["params"]]

@@ -1,4 +1,4 @@
-"""Delete variables that keep a step's memory alive during the next step, right after the last use of each variable."""
+"""Delete each variable that keeps a step's memory alive during the next step, right after its last use."""
 
 from typing import Final
 
@@ -10,7 +10,6 @@ from ullage.predicting.editing.release import released
 
 
 def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
-    """Return the edits that delete the variables, and the reason for each variable that the edits do not delete."""
     edits: list[InsertAfter] = []
     problem = ""
     for each in facts.held:
@@ -25,7 +24,6 @@ def _edits(facts: TrainingFacts) -> tuple[tuple[InsertAfter, ...], str]:
 
 
 def _joined(edits: list[InsertAfter]) -> tuple[InsertAfter, ...]:
-    """Return one edit with a `del` statement for all variables that are deleted at the same line."""
     names: dict[tuple[str, int], list[str]] = {}
     others = []
     for edit in edits:

@@ -1,4 +1,4 @@
-"""Functions that read the user's source files, and find where a `with` statement around the forward pass belongs."""
+"""Read the user's source files, and put the forward passes of a script into a `with` statement."""
 
 import io
 import tokenize
@@ -28,8 +28,7 @@ def source_of(file: str) -> str:
 
 
 def around_forward(facts: TrainingFacts, header: str) -> list[SourceEdit]:
-    """Return the edits that put a `with` header around each forward pass of a step and the code until its backward
-    pass.
+    """Return the edits that put each forward pass of a step under `header`, such as a `with` statement.
 
     The header uses torch, which the edits import.
 

@@ -1,3 +1,1 @@
-"""Edits of Python source files as text, placed by line number and syntax tree. This package runs no user code and does
-not import torch.
-"""
+"""Edit Python source files as text, without running the user's code."""

@@ -1,6 +1,4 @@
-"""Apply edits to the text of a source file, and write a unified diff for `git apply` and `patch`. The syntax tree shows
-where an edit belongs.
-"""
+"""Apply edits to the source code of a file, and write a unified diff."""
 
 import ast
 import difflib
@@ -32,7 +30,7 @@ _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
-    """Return the text of a file with edits applied. Line numbers are those of the text before any edit.
+    """Return the source code of a file with edits applied. Line numbers are those before any edit.
 
     Args:
         source: the text of a Python file.
@@ -58,23 +56,19 @@ def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
 
 @dataclass(slots=True)
 class _EditedLine:
-    """A line of the file that is edited, and the edits that apply to the line."""
-
     text: str
     before: list[str] = field(default_factory=list)
+    # Each header to insert has the number of the last line in its block.
     headers: list[tuple[int, str]] = field(default_factory=list)
-    """The headers to insert before this line, each with the number of the last line that it indents."""
     after: list[str] = field(default_factory=list)
+    # Each inserted header whose block contains this line adds one level of indentation.
     inside: int = 0
-    """The number of inserted headers whose block contains this line; the line is indented once more for each header."""
+    # Each replaced part has a start column and an end column in bytes, and the new text.
     replaced: list[tuple[int, int, str]] = field(default_factory=list)
-    """The parts of the line to replace: start column and end column in bytes, and the new text."""
     is_removed: bool = False
 
 
 class _EditedPage:
-    """The lines of a source file, each with the edits that apply to the line."""
-
     def __init__(self, source: str, file: str) -> None:
         self._file = file or "the file"
         try:
@@ -93,7 +87,6 @@ class _EditedPage:
         self._imports: dict[str, None] = {}
 
     def add(self, edit: SourceEdit) -> None:
-        """Add an edit to the lines of the file that the edit concerns."""
         doing: dict[type[SourceEdit], Callable[..., None]] = {
             InsertAfter: self._insert_after,
             InsertBefore: self._insert_before,
@@ -107,7 +100,6 @@ class _EditedPage:
         doing[type(edit)](edit)
 
     def text(self) -> str:
-        """Return the text of the source file with the edits applied."""
         place = self._place_of_imports()
         found: list[str] = []
         if place == 0:
@@ -151,7 +143,6 @@ class _EditedPage:
         line.before += self._indented(_indent(line.text), edit.text)
 
     def _indented(self, indent: str, text: str) -> list[str]:
-        """Return the lines of a text with the given indentation in front, in tabs or spaces as in the file."""
         found = []
         for line in text.splitlines():
             words = line.lstrip(" ")
@@ -219,7 +210,6 @@ class _EditedPage:
     # ---- places
 
     def _statement(self, line: int) -> tuple[list[ast.stmt], ast.stmt]:
-        """Return the innermost statement that contains a line, and the block that contains this statement."""
         found = [(block, statement) for block in self._blocks for statement in block if holds(statement, line)]
         if not found:
             raise NotCertain(f"line {line} of {self._file} does not belong to a statement")
@@ -234,13 +224,9 @@ class _EditedPage:
                 raise NotCertain(f"line {statement.lineno} of {self._file} contains several statements")
 
     def _is_behind_colon(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is on the same line as its parent statement, as in `if a: b()`."""
         return bool(self._lines[start_line(statement) - 1].text.encode()[: statement.col_offset].strip(b" \t\x0c@"))
 
     def _common_block(self, first_line: int, last_line: int) -> tuple[list[ast.stmt], int, int]:
-        """Return the innermost block that has a statement at each of two lines, and the indices of the two
-        statements.
-        """
         found = []
         for block in self._blocks:
             first, last = _index_of(block, first_line), _index_of(block, last_line)
@@ -266,7 +252,6 @@ class _EditedPage:
         self._lines[node.lineno - 1].replaced.append((node.col_offset, node.end_col_offset or 0, text))
 
     def _has_comma(self, parts: Sequence[ast.expr], position: tuple[int, int]) -> bool:
-        """Return whether a comma follows the last argument of a call."""
         last = max(parts, key=lambda part: (part.end_lineno or 0, part.end_col_offset or 0))
         line, column = (last.end_lineno or 1) - 1, last.end_col_offset or 0
         between = b"".join(
@@ -280,10 +265,8 @@ class _EditedPage:
     def _wraps(self) -> list[tuple[int, int]]:
         return [(number, end) for number, line in enumerate(self._lines, 1) for end, _ in line.headers]
 
+    # New imports belong after the last import at the top of the file, or after the docstring if the file has no import.
     def _place_of_imports(self) -> int:
-        """Return the number of the line after which new imports belong: the last import at the top of the file, or the
-        docstring.
-        """
         place = 0
         for index, statement in enumerate(self._tree.body):
             is_docstring = index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -296,15 +279,14 @@ class _EditedPage:
 
 
 def _imports(statement: ast.stmt, wanted: ast.stmt) -> bool:
-    """Return whether one import statement includes another: `import torch, random` includes `import torch`."""
     if isinstance(statement, ast.Import) and isinstance(wanted, ast.Import):
         known = [ast.dump(each) for each in statement.names]
         return all(ast.dump(each) in known for each in wanted.names)
     return ast.dump(statement) == ast.dump(wanted)
 
 
+# Edits must not change the indentation of lines that begin inside a multi-line string.
 def _lines_in_strings(tokens: Sequence[tokenize.TokenInfo]) -> set[int]:
-    """Return the lines that begin inside a multi-line string, whose indentation must not change."""
     found: set[int] = set()
     begun: list[int] = []
     for token in tokens:
@@ -330,7 +312,7 @@ def diff_of(texts: Mapping[str, tuple[str, str]]) -> str:
     """Return the unified diff of several source files.
 
     Args:
-        texts: the text of each file before and after the edits, by the path of the file.
+        texts: a mapping from the path of each file to its text before and after the edits.
     """
     return "".join(_diff(path, before, after) for path, (before, after) in texts.items() if before != after)
 
@@ -344,7 +326,6 @@ def _diff(path: str, before: str, after: str) -> str:
 
 
 def _name_of(path: Path) -> str:
-    """Return a path as git shows it: relative to the root of its repository, or else to the current folder."""
     path = path.absolute()
     for folder in path.parents:
         if (folder / ".git").exists():

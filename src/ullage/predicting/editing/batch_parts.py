@@ -1,4 +1,4 @@
-"""Split forward and backward into parts of the batch, as source edits: an inner loop around these statements.
+"""Write source edits that put the forward and backward passes in a loop over parts of the batch.
 
     items = len(tokens)
     for tokens in tokens.chunk(4):
@@ -51,7 +51,7 @@ _COUNTERS: Final = frozenset({"range", "count"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedLoss:
-    """A call of `cross_entropy` whose result is the loss: the mean over the targets that are not ignored."""
+    """A call of `cross_entropy` that computes the loss as a mean over the targets that are not ignored."""
 
     line: int
     ignore_index: int
@@ -59,47 +59,35 @@ class CountedLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlaces:
-    """The lines of a forward pass and of its backward pass, for the edits that split a batch into parts."""
+    """The lines of the forward and backward pass that are put into a loop over parts of the batch."""
 
     file: str
     function: str
-    """The qualified name of the function of the user's code that calls backward."""
+    """The qualified name of the user's function that calls backward."""
     forward_line: int | None
-    """The line that runs the forward pass; None if another function than the one that calls backward runs it."""
+    """The line that runs the forward pass, or None if another function runs it."""
     backward_line: int
     batch: Mapping[str, bool]
-    """The tensors that the forward and backward pass read, by name, and whether each tensor has one row per item of the
-    batch.
-    """
+    """Maps each variable that contains a tensor of the batch to whether the tensor has one row per item."""
     is_sum: bool = False
-    """Whether the loss is a sum over the batch. If so, the edits do not scale the loss of a part."""
+    """Whether the loss is a sum over the batch. If so, the loss of a part is not scaled."""
     counted: CountedLoss | None = None
-    """The call of `cross_entropy` whose mean over targets is the loss; None if the loss is different or is computed
-    elsewhere.
-    """
+    """The call of `cross_entropy` that computes the loss, or None if the loss is computed differently."""
 
 
 @dataclass(slots=True)
 class _Region:
-    """The statements from the forward pass to the backward pass, which the edits put into a loop over the parts of a
-    batch.
-    """
-
     scope: Scope
     levels: list[BlockPlace]
-    """The statements that enclose the first statement of the loop over parts, from the outermost to the innermost."""
     statements: list[ast.stmt]
     last: int
     call: ast.Call
-    """The call of backward."""
     loss: ast.expr
-    """The expression on which the script calls backward."""
     is_sum: bool
-    """Whether the loss that the script computes is a sum over the batch."""
 
 
 def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, ...]:
-    """Return the edits that split a batch into parts, for gradient accumulation.
+    """Return the edits that split a batch into parts for gradient accumulation.
 
     Raises:
         NotCertain: the edits might have other effects, or might not work.
@@ -136,16 +124,12 @@ def in_parts(source: str, passes: PassPlaces, parts: int) -> tuple[SourceEdit, .
     return tuple(edits)
 
 
+# With this scaling, the losses of all parts add up to the loss of the full batch.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PartWeight:
-    """The scaling of the loss of a part, with which the losses of all parts add up to the loss of the full batch."""
-
     before: Sequence[str]
-    """The source lines to insert before the loop over the parts of a batch."""
+    # The operator and operand that scale the loss of a part. Empty if the loss is a sum over the batch.
     operation: str
-    """The operator and operand that scale the loss of a part, as source code; "" if the loss is a sum over the
-    batch.
-    """
     edits: Sequence[SourceEdit] = ()
 
 
@@ -165,9 +149,6 @@ def _share_of(region: _Region, passes: PassPlaces, split: "_Split") -> _PartWeig
 
 
 def _counted_call(region: _Region, counted: CountedLoss, split: "_Split") -> ast.Call | None:
-    """Return the call that computes the loss of the full batch, if its targets can be counted before the loop over
-    parts.
-    """
     if not isinstance(region.loss, ast.Name):
         return None
     given = [statement for statement in region.statements if region.loss.id in stored_in(statement)]
@@ -216,10 +197,8 @@ def _backward_call(place: BlockPlace, line: int) -> ast.Call:
     return calls[0]
 
 
+# Returns the loss without a gradient scaler around it.
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the expression for the loss in a `loss.backward()` or `accelerator.backward(loss)` call, without a
-    gradient scaler around it.
-    """
     assert isinstance(call.func, ast.Attribute)
     loss = call.func.value
     if call.args:
@@ -234,7 +213,6 @@ def _loss_of(call: ast.Call) -> ast.expr:
 
 
 def _assigned_before(scope: Scope, name: str, line: int) -> int:
-    """Return the number of the last line before the given line that assigns a name."""
     found = [
         node.lineno
         for node in own_nodes(scope)
@@ -245,14 +223,8 @@ def _assigned_before(scope: Scope, name: str, line: int) -> int:
     return max(found)
 
 
+# The returned `zero_grad` call has to move before the loop over parts.
 def _check_statements(region: _Region) -> tuple[int, str] | None:
-    """Return the line and the text of the `zero_grad` call in the loop over parts; the call has to move before the
-    loop.
-
-    Raises:
-        NotCertain: a statement must not run once for each part of the batch, or code after the loop would read the
-            value of the last part.
-    """
     zeroing = None
     for statement in region.statements:
         if _method_calls(statement, "zero_grad"):
@@ -272,7 +244,6 @@ def _check_statements(region: _Region) -> tuple[int, str] | None:
 
 
 def _assigned_in(region: _Region) -> set[str]:
-    """Return the names that the statements assign, except names that the statements only add to with `+=`."""
     nodes = [node for statement in region.statements for node in own_nodes(statement)]
     added_to = {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
     return {
@@ -300,10 +271,8 @@ def _check_node(region: _Region, node: ast.AST) -> None:
             raise NotCertain("the loss is a sum over the batch, and must not be scaled")
 
 
+# A `+=` statement adds up if it computes the same sum over all parts of a batch as over the full batch.
 def _adds_up(region: _Region, node: ast.AugAssign) -> bool:
-    """Return whether a `+=` statement adds the same sum when it runs once for each part of a batch as when it runs for
-    the full batch.
-    """
     if not isinstance(node.target, ast.Name):
         return False
     if fate_in(region.statements, node.target.id) is Fate.LOST:
@@ -323,7 +292,6 @@ def _method_calls(statement: ast.stmt, name: str) -> list[ast.Call]:
 
 
 def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceEdit:
-    """Return the edit that scales the loss of a part of the batch, right after the statement that assigns the loss."""
     loss = region.loss
     if not isinstance(loss, ast.Name):
         text = ast.unparse(loss)
@@ -343,27 +311,22 @@ def _scaled(region: _Region, file: str, operation: str, scaling: str) -> SourceE
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """The variables that contain the batch, and the source code that splits them into parts."""
-
     names: Sequence[str]
+    # One of "tensors", "mapping" and "sequence".
     kind: str
-    """The kind of container of the batch: one of "tensors", "mapping", "sequence"."""
 
     @property
     def target(self) -> str:
-        """The names of the variables that contain the batch, written as an assignment target."""
         return ", ".join(self.names)
 
     @property
     def length(self) -> str:
-        """The expression for the number of items."""
         first = self.names[0]
         if self.kind == "mapping":
             return f"len(next(iter({first}.values())))"
         return f"len({first}[0])" if self.kind == "sequence" else f"len({first})"
 
     def header(self, parts: int) -> str:
-        """The header of the loop over parts."""
         first = self.names[0]
         if self.kind == "mapping":
             pieces = f"zip(*(value.chunk({parts}) for value in {first}.values()))"
@@ -395,9 +358,6 @@ def _split_of(region: _Region, passes: PassPlaces) -> _Split:
 
 
 def _given(region: _Region) -> set[str]:
-    """Return the variables that may contain the batch: those that the statements read and that get a new value in each
-    iteration.
-    """
     loops = [level for level in region.levels[:-1] if isinstance(level.statement, LOOPS)]
     if loops:
         loop = loops[-1].statement
@@ -407,10 +367,8 @@ def _given(region: _Region) -> set[str]:
     return {name for name in new if fate_in(region.statements, name) is Fate.READ}
 
 
+# Each use is the list of enclosing syntax nodes, the innermost first.
 def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
-    """Return all places where the statements read a name. A place is the list of enclosing syntax nodes, the innermost
-    first.
-    """
     uses: list[list[ast.AST]] = []
 
     def visit(node: ast.AST, around: list[ast.AST]) -> None:
@@ -424,10 +382,8 @@ def _uses_of(statements: Sequence[ast.stmt], name: str) -> list[list[ast.AST]]:
     return uses
 
 
+# A counter, a number or a callable certainly does not contain the batch.
 def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
-    """Return whether a variable certainly does not contain the batch, because it is a counter, a number, or a
-    callable.
-    """
     values = [
         node.value
         for level in region.levels
@@ -445,7 +401,6 @@ def _is_neutral(region: _Region, name: str, uses: list[list[ast.AST]]) -> bool:
 
 
 def _counters(loop: ast.For) -> set[str]:
-    """Return the variables of a `for` loop that count its iterations."""
     word = called_name(loop.iter) if isinstance(loop.iter, ast.Call) else ""
     if word in _COUNTERS:
         return stored_in(loop.target)
@@ -454,8 +409,8 @@ def _counters(loop: ast.For) -> set[str]:
     return set()
 
 
+# Whether the expression calls the variable, or one of its methods that tensors do not have.
 def _is_called(use: list[ast.AST]) -> bool:
-    """Return whether an expression calls the variable, or calls a method of it that tensors do not have."""
     if len(use) > 1 and isinstance(use[1], ast.Call) and use[1].func is use[0]:
         return True
     if len(use) > 2 and isinstance(use[1], ast.Attribute) and isinstance(use[2], ast.Call) and use[2].func is use[1]:
@@ -463,10 +418,8 @@ def _is_called(use: list[ast.AST]) -> bool:
     return False
 
 
+# As in `self.model(...)` or `self.optimizer.zero_grad()`.
 def _calls_what_it_has(use: list[ast.AST]) -> bool:
-    """Return whether an expression calls an attribute of the variable, as in `self.model(...)` or
-    `self.optimizer.zero_grad()`.
-    """
     inner = use[0]
     for outer in use[1:]:
         if isinstance(outer, ast.Call):
@@ -477,10 +430,8 @@ def _calls_what_it_has(use: list[ast.AST]) -> bool:
     return False
 
 
+# Whether the variable is used as a device or data type, as in `.to(device)` or `autocast(device)`.
 def _is_a_place(use: list[ast.AST]) -> bool:
-    """Return whether an expression uses the variable as a device or data type, as in `.to(device)` or
-    `autocast(device)`.
-    """
     call = next((node for node in use if isinstance(node, ast.Call)), None)
     if call is None or call.func in use:
         return False
@@ -488,7 +439,6 @@ def _is_a_place(use: list[ast.AST]) -> bool:
 
 
 def _kind_by_use(uses: list[list[ast.AST]]) -> str | None:
-    """Return the kind of container of a batch of unknown type, from the expressions that read the batch."""
     kinds = {_kind_of_one(use) for use in uses}
     return kinds.pop() if len(kinds) == 1 else None
 

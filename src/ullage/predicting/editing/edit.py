@@ -1,6 +1,4 @@
-"""The kinds of edit of a source file, and the class `Recipe`, which holds a change's edits. Line numbers are those of
-the file before any edit.
-"""
+"""The kinds of edits of a source file. Line numbers are those before any edit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,44 +7,43 @@ from ullage.base.errors import UllageError
 
 
 class NotCertain(UllageError):
-    """ullage is not certain where an edit belongs in a source file, or what its effect is. The message is one sentence
-    without a full stop.
+    """Raised if it is uncertain where an edit belongs in a source file, or what its effect is.
+
+    The message is one sentence without a full stop.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceEdit:
-    """An edit of the text of a file."""
+    """The base class for an edit of a source file."""
 
     file: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineEdit(SourceEdit):
-    """An edit of the statement at a line."""
+    """The base class for an edit of the statement at a line."""
 
     line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertAfter(LineEdit):
-    """An edit that inserts lines after the statement that begins or ends at a line, with the statement's
-    indentation.
-    """
+    """Inserts lines after the statement at a line, with the indentation of that statement."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertBefore(LineEdit):
-    """An edit that inserts lines before the statement at a line, with the statement's indentation."""
+    """Inserts lines before the statement at a line, with the indentation of that statement."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrapStatements(SourceEdit):
-    """An edit that indents the statements between two lines of one block, under a header such as `with ...:`."""
+    """Puts the statements between two lines of a block under a header such as `with ...:`."""
 
     first_line: int
     last_line: int
@@ -55,21 +52,17 @@ class WrapStatements(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddKeyword(LineEdit):
-    """An edit that adds a keyword argument to a call at a line, if the name of the called function ends with
-    `function`.
-    """
+    """Adds a keyword argument to a call at a line, if the name of the called function ends with `function`."""
 
     function: str
-    """The last part of the name of the called function, such as "AdamW" or "from_pretrained"."""
+    """The last part of the called function's name, such as "AdamW" or "from_pretrained"."""
     keyword: str
     value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """An edit that replaces the called function at a line by another function, if the name of the called function ends
-    with `function`.
-    """
+    """Replaces the called function at a line by another, if its name ends with `function`."""
 
     function: str
     replacement: str
@@ -77,15 +70,15 @@ class ReplaceCall(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveStatement(LineEdit):
-    """An edit that removes the statement that begins or ends at a line."""
+    """Removes the statement that begins or ends at a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceExpression(LineEdit):
-    """An edit that replaces an expression by other source code, in the statement at a line."""
+    """Replaces an expression in the statement at a line."""
 
     column: int
-    """The column at which the expression begins, counted from 0 in bytes of UTF-8 as in Python's syntax trees."""
+    """The column at which the expression begins, in bytes of UTF-8 from 0, as in Python's `ast` module."""
     old: str
     """The source code of the expression before the edit."""
     new: str
@@ -93,7 +86,7 @@ class ReplaceExpression(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddImport(SourceEdit):
-    """An edit that adds an import statement at the top of a file, unless the file already has the statement."""
+    """Adds an import statement at the top of a file, unless the file already has it."""
 
     text: str
     """The import statement."""
@@ -101,24 +94,22 @@ class AddImport(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The source code of a change."""
+    """A change as source code: edits, script arguments, an environment variable, or example code."""
 
     snippet: str
-    """A few lines of Python code, or a shell line, that show the user how to make the change."""
+    """A few lines of Python code, or a shell line, that show how to make the change."""
     edits: tuple[SourceEdit, ...] = ()
-    """The edits that apply the change to the user's files; empty if ullage is not certain where the edits belong."""
+    """The edits of the user's files. Empty if it is uncertain where they belong."""
     arguments: tuple[str, ...] = ()
-    """Script arguments that apply the change. ullage adds them after the user's arguments."""
+    """The script arguments that make the change. They are added after the user's arguments."""
     environment: str = ""
-    """A shell line that applies the change, such as "export NAME=value"."""
+    """The shell line that makes the change, such as "export NAME=value"."""
     why_not: str = ""
-    """The reason why the change has no edits: one sentence without a full stop."""
+    """The reason why `edits` is empty: one sentence without a full stop."""
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":
-        """Return a recipe with the edits that a function returns. If the function raises NotCertain, the recipe has the
-        reason instead.
-        """
+        """Call `edits` and return its result as a recipe, or the reason if it raises NotCertain."""
         try:
             return cls(snippet=snippet, edits=tuple(edits()))
         except NotCertain as error:

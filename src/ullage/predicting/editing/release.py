@@ -1,8 +1,7 @@
-"""Delete variables of a loop after their last use, as source edits: `del logits, loss`.
+"""Insert `del` statements for variables of a loop, right after their last use."""
 
-A value that a variable has at the end of an iteration stays alive until the next iteration assigns the variable, and
-so adds to the memory of that iteration.
-"""
+# A value that a variable has at the end of an iteration stays alive until the next iteration assigns the variable, and
+# so adds to the memory of that iteration.
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -49,15 +48,12 @@ def released(source: str, *, file: str, function: str, lines: Mapping[str, int])
     )
 
 
+# If a variable may have no value, `del` could fail, so None is assigned to it instead.
 def _text(names: Sequence[str], *, is_sure: bool) -> str:
-    """Return the statement that frees variables: `del`, or an assignment of None if a variable may have no value."""
     return f"del {', '.join(names)}" if is_sure else f"{' = '.join(names)} = None"
 
 
 def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
-    """Return the first line of the last statement that uses a variable, and whether the variable certainly has a value
-    there.
-    """
     if not name.isidentifier():
         raise NotCertain(f"{name} is not a variable")
     if is_shared(scope, name):
@@ -78,9 +74,6 @@ def _place_of(scope: Scope, name: str, line: int) -> tuple[int, bool]:
 
 
 def _place_in(levels: Sequence[BlockPlace], name: str) -> tuple[int, bool]:
-    """Return the first line of the last statement that uses a variable in the innermost of the given loops, and whether
-    it has a value there.
-    """
     loop = levels[-1].statement
     assert isinstance(loop, LOOPS)
     if name in stored_in(loop.target if not isinstance(loop, ast.While) else loop.test):
@@ -105,9 +98,6 @@ def _last_use(block: Sequence[ast.stmt], name: str) -> int:
 
 
 def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[ast.stmt] | None:
-    """Return the block inside a statement that contains every use of a variable; None if there are uses outside of one
-    block.
-    """
     statement = block[last]
     if isinstance(statement, LOOPS) or sum(uses(each, name) for each in block) > 1:
         return None
@@ -120,7 +110,6 @@ def _block_of_all_uses(block: Sequence[ast.stmt], name: str, last: int) -> list[
 
 
 def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
-    """Return whether a variable certainly has a value after the given statements, on every path through them."""
     for index, statement in enumerate(statements):
         if name in stored_in(statement) and _assigns(statement, name):
             return not any(isinstance(node, ast.Delete) for each in statements[index:] for node in ast.walk(each))
@@ -128,7 +117,6 @@ def _is_sure(statements: Sequence[ast.stmt], name: str) -> bool:
 
 
 def _assigns(statement: ast.stmt, name: str) -> bool:
-    """Return whether a statement assigns a variable on every path that continues after the statement."""
     if isinstance(statement, ast.If):
         blocks = (statement.body, statement.orelse)
         return all(_is_sure(block, name) or (fate_in(block, name) is Fate.LOST and _leaves(block)) for block in blocks)

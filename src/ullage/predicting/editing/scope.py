@@ -1,4 +1,4 @@
-"""Find the blocks that enclose a statement, and whether code after the statement may read the value of a variable."""
+"""Find the code blocks that contain a statement, and find out whether later code may read a variable."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -17,28 +17,27 @@ _LOOKS_AT_ALL = frozenset({"locals", "vars", "globals", "eval", "exec", "dir"})
 
 
 class Fate(Enum):
-    """The first thing that a sequence of statements does with the value of a variable."""
+    """What a sequence of statements first does with a variable: read it, overwrite it, or neither."""
 
     READ = "read"
     """The statements may read the value."""
     LOST = "lost"
-    """The statements do not read the value: they assign or delete the variable, or leave the function."""
+    """The statements assign or delete the variable, or leave the function, without reading the value."""
     OPEN = "open"
-    """The statements do not use the variable, or they assign it a new value on some paths only."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """A statement of the user's code, given by the block that contains it and its index in the block."""
+    """A statement of the user's code, given by its block and its index in the block."""
 
     block: list[ast.stmt]
     index: int
     parent: ast.AST
-    """The compound statement or the function that contains the block."""
+    """The function or the compound statement, such as `for` or `if`, that contains the block."""
 
     @property
     def statement(self) -> ast.stmt:
-        """The statement at this index."""
+        """The statement itself."""
         return self.block[self.index]
 
 
@@ -55,10 +54,10 @@ def parse(source: str) -> ast.Module:
 
 
 def scope_of(tree: ast.Module, function: str) -> Scope:
-    """Return the function with a qualified name, or the module itself.
+    """Return the function with a qualified name, or the module for the name "<module>".
 
     Raises:
-        NotCertain: the file does not contain a function with this name, or contains several.
+        NotCertain: the file does not contain exactly one function with this name.
     """
     if function == MODULE:
         return tree
@@ -80,7 +79,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Scope]]:
 
 
 def levels_to(scope: Scope, line: int) -> list[BlockPlace]:
-    """Return the statements that enclose a line, from the top level of the function to the innermost block.
+    """Return the statements that contain a line, the outermost first.
 
     Raises:
         NotCertain: no statement of the function itself contains the line.
@@ -107,7 +106,7 @@ def _levels_below(parent: ast.AST) -> Iterator[BlockPlace]:
 
 
 def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of statements that a compound statement, a function or a module contains."""
+    """Yield the blocks of a compound statement such as `if`, or of a function or module."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list):
@@ -118,29 +117,30 @@ def blocks_of(parent: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 def start_line(statement: ast.stmt) -> int:
-    """Return the first line of a statement; decorators are a part of the statement."""
+    """Return the first line of a statement or of its first decorator."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     return min([statement.lineno, *(each.lineno for each in decorators)])
 
 
 def end_line(node: ast.stmt | ast.expr) -> int:
-    """Return the line on which a statement or an expression ends."""
+    """Return the last line of a statement or an expression."""
     return node.end_lineno or node.lineno
 
 
 def spans(node: ast.stmt | ast.expr, line: int) -> bool:
-    """Return whether a line is within the lines of a statement or an expression."""
+    """Return whether a statement or an expression contains a line."""
     return node.lineno <= line <= end_line(node)
 
 
 def holds(statement: ast.stmt, line: int) -> bool:
-    """Return whether a line is within the lines of a statement, including its decorators."""
+    """Return whether a statement or one of its decorators contains a line."""
     return start_line(statement) <= line <= end_line(statement)
 
 
 def called_name(call: ast.Call) -> str:
-    """Return the last part of the name of the called function, such as "step" for `optimizer.step()`; "" if it has no
-    name.
+    """Return the last part of a called function's name, such as "step" for `optimizer.step()`.
+
+    Empty if the function has no name.
     """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
@@ -148,19 +148,19 @@ def called_name(call: ast.Call) -> str:
 
 
 def operand(node: ast.expr) -> str:
-    """Return the source code of an expression for use as an operand, in parentheses if necessary."""
+    """Return the source code of an expression, in parentheses unless it can be an operand as it is."""
     text = ast.unparse(node)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls that span a line, of functions whose name ends with the given name."""
+    """Return the calls at a line whose function name ends with `function`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 
 
 def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> tuple[int, BlockPlace, BlockPlace]:
-    """Return the deepest block that contains two lines: its depth, and the statement of the block at each line.
+    """Return the depth of the innermost block that contains both lines, and its statements at these lines.
 
     Raises:
         NotCertain: the two lines are in different branches of one statement.
@@ -179,13 +179,13 @@ def common_level(first: Sequence[BlockPlace], second: Sequence[BlockPlace]) -> t
 
 
 def names_of(scope: Scope) -> set[str]:
-    """Return all names that the code of a function or module uses."""
+    """Return all names that occur in the code of a function or module."""
     names = {node.id for node in ast.walk(scope) if isinstance(node, ast.Name)}
     return names | {node.arg for node in ast.walk(scope) if isinstance(node, ast.arg)}
 
 
 def stored_in(node: ast.AST) -> set[str]:
-    """Return the names that a syntax node assigns, except names that nested functions assign."""
+    """Return the names that a syntax node assigns, except names inside nested functions."""
     names = set()
     for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
@@ -198,9 +198,7 @@ def stored_in(node: ast.AST) -> set[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a syntax node and all nodes below it that run when the node runs. Bodies of nested functions and classes
-    are left out.
-    """
+    """Yield a syntax node and all nodes below it, except the bodies of nested functions and classes."""
     yield node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, _INNER):
@@ -213,7 +211,6 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def arguments_of(scope: Scope) -> set[str]:
-    """Return the names of a function's arguments."""
     if isinstance(scope, ast.Module):
         return set()
     given = scope.args
@@ -222,9 +219,7 @@ def arguments_of(scope: Scope) -> set[str]:
 
 
 def is_shared(scope: Scope, name: str) -> bool:
-    """Return whether code outside the function's own statements may read a variable: a nested function, `global`, or
-    `locals()`.
-    """
+    """Return whether other code, such as a nested function, may read a variable of a function."""
     for node in ast.walk(scope):
         if node is scope:
             continue
@@ -238,7 +233,6 @@ def is_shared(scope: Scope, name: str) -> bool:
 
 
 def _is_own(node: ast.AST, name: str) -> bool:
-    """Return whether a nested function has a local variable with the given name."""
     if isinstance(node, ast.Lambda):
         return name in {each.arg for each in [*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs]}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -258,7 +252,7 @@ def uses(statement: ast.stmt, name: str) -> bool:
 
 
 def is_read_behind(levels: Sequence[BlockPlace], name: str, *, last: int | None = None) -> bool:
-    """Return whether the value of a variable may be read after a statement, later or in the next iteration of a loop.
+    """Return whether a variable may be read after a statement, later or in the next iteration of a loop.
 
     Args:
         levels: the enclosing statements of the statement, as `levels_to` returns them.
@@ -291,7 +285,7 @@ def _is_read_in_next_turn(loop: ast.For | ast.AsyncFor | ast.While, name: str) -
 
 
 def fate_in(statements: Sequence[ast.stmt], name: str) -> Fate:
-    """Return what statements that run in this order do first with the value of a variable."""
+    """Return whether the statements first read a variable, first overwrite it, or do neither."""
     for statement in statements:
         fate = _fate(statement, name)
         if fate is not Fate.OPEN:
@@ -334,9 +328,7 @@ def _loads(node: ast.AST, name: str) -> bool:
 
 
 def free_name(scope: Scope, wanted: str) -> str:
-    """Return a variable name that a function or module does not use: the wanted name, with a number appended if
-    necessary.
-    """
+    """Return an unused variable name: the wanted name, with a number appended if necessary."""
     taken = names_of(scope)
     number = 2
     name = wanted

@@ -1,3 +1,1 @@
-"""Predict the memory use of a whole epoch: inspect all batches on the host, run only some steps, and replay the memory
-requests of all steps.
-"""
+"""Predict the memory use of a whole epoch from a few of its steps and the shapes of all batches."""

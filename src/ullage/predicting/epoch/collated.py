@@ -1,9 +1,8 @@
-"""Predict the shapes of a batch from the shapes of its items, with formulas learned from really collated batches.
+"""Predict the tensor shapes of a batch from the shapes of its items."""
 
-A collate function that pads, packs or truncates computes the dimensions of a batch from few numbers: the number of
-items and, for each dimension of an item, the maximum and the sum, rounded up to a multiple or limited. The formula for
-each dimension is learned from some batches and verified on others. If no formula matches, nothing is predicted.
-"""
+# A collate function that pads, packs or truncates computes the dimensions of a batch from few numbers: the number of
+# items and, for each dimension of an item, the maximum and the sum, rounded up to a multiple or limited. The formula
+# for each dimension is learned from some batches and verified on others. If no formula matches, nothing is predicted.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,19 +19,18 @@ _MULTIPLES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """The sizes of the items in each batch: the number of items, and the maximum and the sum of each dimension of the
-    items.
-    """
+    """Statistics of each batch: the number of items, and the maximum and sum of each item dimension."""
 
     items: Ints
     largest: Ints
-    """The maximum of each dimension over the items of a batch: one row per batch, one column per dimension."""
+    """The maximum of each dimension over the items of a batch, one row per batch."""
     total: Ints
 
     @classmethod
     def of(cls, forms: ItemForms, batches: Sequence[Ints]) -> "BatchFigures | None":
-        """Return the sizes of the items in batches whose items are all known; None if the items differ in more than
-        sizes.
+        """Return the sizes of the items in each batch.
+
+        None if an item is unknown, or if items differ in more than their sizes.
         """
         if not batches or layout_of(forms.table) is None:
             return None
@@ -51,7 +49,7 @@ class BatchFigures:
         return cls(items=sizes, largest=largest, total=total)
 
     def at(self, numbers: Ints) -> "BatchFigures":
-        """The statistics of some of the batches."""
+        """Return the statistics of selected batches."""
         return BatchFigures(items=self.items[numbers], largest=self.largest[numbers], total=self.total[numbers])
 
 
@@ -62,12 +60,9 @@ def _rounded(values: Ints, multiple: int) -> Ints:
     return -(-values // multiple) * multiple
 
 
+# Default arguments bind the loop variables in each formula. mypy takes these for parameters that `Formula` does not
+# have.
 def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
-    """Yield formulas that may compute a dimension of a batch from the sizes of its items, the simplest formula first.
-
-    Default arguments bind the loop variables in each formula; mypy takes these arguments for parameters that a
-    `Formula` does not have.
-    """
     limit = int(observed.max())
     yield lambda figures: np.full(len(figures.items), limit, np.int64)
     yield lambda figures: figures.items
@@ -89,14 +84,14 @@ def _formulas(width: int, observed: Ints) -> Iterator[Formula]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collated:
-    """A prediction of the shapes of collated batches from the sizes of their items: one formula per dimension."""
+    """Predicts the tensor shapes of a batch from the sizes of its items, with one formula per dimension."""
 
     layout: Layout
     formulas: tuple[Formula, ...]
 
     @classmethod
     def learned(cls, figures: BatchFigures, forms: Sequence[Form]) -> "Collated | None":
-        """Return the formulas that compute the shapes of the given batches; None if a dimension matches no formula."""
+        """Find a formula that predicts each dimension of a batch, or return None if a dimension has no formula."""
         layout = layout_of(forms)
         if layout is None:
             return None
@@ -112,16 +107,16 @@ class Collated:
         return cls(layout=layout, formulas=tuple(chosen))
 
     def foretell(self, figures: BatchFigures) -> Ints:
-        """Return the predicted sizes of all dimensions of batches, one row per batch."""
+        """Return the predicted sizes of all dimensions, one row per batch."""
         if not self.formulas:
             return np.zeros((len(figures.items), 0), np.int64)
         return np.stack([formula(figures) for formula in self.formulas], axis=1)
 
     def holds(self, figures: BatchFigures, forms: Sequence[Form]) -> bool:
-        """Return whether collated batches have the predicted shapes."""
+        """Return whether the batches have the predicted shapes."""
         return layout_of(forms) == self.layout and np.array_equal(self.foretell(figures), dims_of(forms))
 
     def form(self, dims: Sequence[int]) -> Form:
-        """Return the names and shapes of a batch's tensors, from the sizes of their dimensions."""
+        """Return the names and shapes of a batch's tensors from the sizes of all dimensions."""
         sizes = iter(dims)
         return tuple((name, tuple(next(sizes) for _ in range(count))) for name, count in self.layout)

@@ -1,8 +1,7 @@
-"""Join the memory requests of single steps to an epoch, and replay the epoch in the model of PyTorch's allocator.
+"""Combine the memory requests of single steps into an epoch, and replay it in a simulated allocator."""
 
-An epoch may be too long for host memory. It is replayed in pieces, and each piece begins with the blocks and segments
-that the previous piece left.
-"""
+# An epoch may be too long for host memory. It is replayed in pieces, and each piece begins with the blocks and segments
+# that the previous piece left.
 
 import time
 from collections.abc import Iterable, Iterator
@@ -28,19 +27,17 @@ class EpochLevels:
     start_allocated_bytes: Ints
     """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of frees whose block is unknown. If there are such frees, the allocated and reserved bytes may be
-    wrong.
-    """
+    """The number of freed memory blocks that are unknown. If it is above 0, the result may be wrong."""
     ran_out_at: int | None = None
-    """The step in which memory runs out, which is the last replayed step. None if memory does not run out."""
+    """The step in which GPU memory runs out, or None if it does not."""
     is_whole: bool
-    """Whether all steps of the epoch were replayed within the time limit."""
+    """Whether all steps of the epoch were replayed before the deadline."""
     ties: int = 0
-    """The number of times that the allocator chose between equally large free blocks by their addresses."""
+    """The number of times that the allocator chose between equally large free blocks by address."""
 
 
 def levels_of_run(requests: RequestRows, settings: Settings, device: ReplayDevice) -> Replay:
-    """Return a replay of the memory requests that the watched run made."""
+    """Replay the memory requests of the run, and return its allocated and reserved memory."""
     return replay(_program(requests.op, requests.key, requests.size, requests.stream), settings, device)
 
 
@@ -51,21 +48,19 @@ def _program(op: Ints, key: Ints, size: Ints, stream: Ints, start: tuple[StartSe
 
 @dataclass(slots=True, kw_only=True)
 class Composer:
-    """Joins the memory requests of steps to an epoch, and replays the epoch in the model of PyTorch's allocator."""
+    """Replays the memory requests of all steps of an epoch in a simulation of PyTorch's allocator."""
 
     settings: Settings
     device: ReplayDevice
     piece_operations: int = PIECE_OPERATIONS
+    # Block numbers count over the whole epoch.
     _next: int = 0
-    """The number of the next memory block to be allocated; blocks are numbered over the whole epoch."""
     _survivors: list[Ints] = field(default_factory=list)
     _lost: int = 0
     _ties: int = 0
     _start: tuple[StartSegment, ...] = ()
+    # The memory blocks that are alive at the beginning of a piece of the epoch.
     _start_keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The numbers of the memory blocks that are alive at the beginning of a piece of the epoch, ascending; blocks are
-    numbered over the whole epoch.
-    """
     _first: int = 0
     _there: int = 0
 
@@ -127,9 +122,6 @@ class Composer:
         )
 
     def _pieces(self, before: RequestRows, steps: Iterable[Template]) -> Iterator[tuple[Ints, RequestRows]]:
-        """Yield pieces of the epoch: the memory requests, and the index of the request at which each step begins and
-        the last step ends.
-        """
         rows, offsets, length = [before], [], len(before)
         for step in steps:
             offsets.append(length)
@@ -142,7 +134,6 @@ class Composer:
             yield np.array([*offsets, length], np.int64), RequestRows.joined(rows)
 
     def _requests(self, step: Template) -> RequestRows:
-        """Return the memory requests of a step, with block numbers that count over the whole epoch."""
         key = step.key + self._next
         op = step.op
         if len(step.age):
@@ -156,8 +147,8 @@ class Composer:
         self._next += step.births
         return RequestRows(op, key, step.size, step.stream)
 
+    # -1 stands for a block that does not exist.
     def _carried(self, step: Template) -> Ints:
-        """Return the numbers of the blocks of earlier steps that a step frees; -1 for a block that does not exist."""
         keys = np.full(len(step.age), -1, np.int64)
         number = len(self._survivors)
         for age in np.unique(step.age).tolist():
@@ -171,10 +162,9 @@ class Composer:
                     keys[mine] = np.where(is_there, survivors[np.minimum(places, len(survivors) - 1)], -1)
         return keys
 
+    # Memory blocks get new numbers from 0. The first numbers are for the blocks that are alive at the start of the
+    # piece.
     def _run(self, rows: RequestRows) -> Replay:
-        """Replay a piece of the epoch. Its memory blocks get new numbers, beginning with the blocks that are alive at
-        its start.
-        """
         first = int(rows.key[rows.op == int(Op.ALLOCATE)].min(initial=1 << 62))
         there = len(self._start_keys)
         key = rows.key - first + there
@@ -204,9 +194,6 @@ class Composer:
         return done
 
     def _carry(self, blocks: BlockColumns) -> None:
-        """Store the blocks and segments that are left at the end of a piece of the epoch, as the start of the next
-        piece.
-        """
         key = blocks.key
         number = np.where(key >= self._there, key - self._there + self._first, -1)
         old = (key >= 0) & (key < self._there)

@@ -1,4 +1,4 @@
-"""The shapes of everything that an item or a batch contains, which this package calls a form. Values are not read."""
+"""Find the shapes of all tensors in an item or a batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,15 +11,15 @@ import numpy as np
 from ullage.predicting.epoch.requests import Ints
 
 Form = tuple[tuple[str, tuple[int, ...]], ...]
-"""The name and the shape of each tensor, array or list of numbers in an item or a batch, in order."""
+"""The name and the shape of each tensor, array or list of numbers in an item or a batch."""
 Layout = tuple[tuple[str, int], ...]
-"""The name and the number of dimensions of each tensor, array or list of numbers in an item or a batch, in order."""
+"""The name and the number of dimensions of each tensor, array or list of numbers in an item or a batch."""
 _DEPTH: Final = 5
 _LEAVES: Final = 2048
 
 
 def form_of(value: Any) -> Form:
-    """Return the shapes of the tensors, arrays and lists of numbers in a value, also in containers inside the value."""
+    """Return the shapes of the tensors, arrays and lists of numbers in a value, including those in containers."""
     return tuple(islice(_leaves(value, "", 0), _LEAVES))
 
 
@@ -49,15 +49,13 @@ def _leaves(value: Any, name: str, depth: int) -> Iterator[tuple[str, tuple[int,
 
 
 def layout_of(forms: Sequence[Form]) -> Layout | None:
-    """Return the names and numbers of dimensions that all given items or batches have in common; None if they differ in
-    more than sizes.
-    """
+    """Return the name and number of dimensions of each tensor, or None if they differ between the given shapes."""
     layouts = {tuple((name, len(shape)) for name, shape in form) for form in forms}
     return layouts.pop() if len(layouts) == 1 else None
 
 
 def dims_of(forms: Sequence[Form]) -> Ints:
-    """Return the sizes of all dimensions of items or batches with the same layout, one row for each."""
+    """Return the sizes of all dimensions, one row per item or batch."""
     return np.array([[size for _, shape in form for size in shape] for form in forms], np.int64).reshape(len(forms), -1)
 
 
@@ -67,15 +65,16 @@ def elements(form: Form) -> int:
 
 
 def longest(form: Form) -> int:
-    """Return the largest dimension of any tensor other than its first dimension; if all tensors have one dimension, the
-    largest of these.
+    """Return the largest size of any tensor dimension except the first.
+
+    If all tensors have one dimension, return the largest of these.
     """
     inner = [size for _, shape in form for size in shape[1:]]
     return max(inner or [size for _, shape in form for size in shape], default=0)
 
 
 def text_of(form: Form) -> str:
-    """Return the shapes in an item or a batch as text for reports: the first tensors with their shapes."""
+    """Return the shapes of the first tensors in an item or a batch, as text for reports."""
     shown = [f"{name or 'tensor'} {' x '.join(map(str, shape))}" for name, shape in form if shape]
     more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
     return ", ".join(shown[:3]) + more

@@ -1,6 +1,4 @@
-"""Find the shapes of every item of a data set from the cheapest source: a column, lengths that the data set knows, or
-the items themselves.
-"""
+"""Find the tensor shapes of every item of a data set, if possible without fetching every item."""
 
 import sys
 import time
@@ -13,28 +11,26 @@ import numpy as np
 from ullage.predicting.epoch.form import Form, dims_of, form_of, layout_of
 from ullage.predicting.epoch.requests import Ints
 
+# The lengths that the data set states are checked on this many items.
 _SAMPLE: Final = 48
-"""The number of items that are fetched to check the lengths that a data set states for its items."""
 _AT_ONCE: Final = 512
+# If fetching all items takes too long and this many items have equal shapes, all are assumed to have these shapes.
 _ALIKE: Final = 2048
-"""The number of items that must have equal shapes before all other items are assumed to have them too, if fetching all
-items takes too long. An example is images of one size.
-"""
 _ALIKE_SECONDS: Final = 10.0
 _LENGTH_NAMES: Final = ("lengths", "length", "sizes", "num_tokens")
 
 
 @dataclass(slots=True, kw_only=True)
 class ItemForms:
-    """The shapes of each item of a data set, stored as indices into a table of distinct shapes."""
+    """The tensor shapes of every item of a data set. Equal shapes are stored once."""
 
     numbers: Ints
-    """The index of each item's shapes in the table; -1 if the shapes are unknown."""
+    """The index of each item's shapes in the list of distinct shapes, or -1 if unknown."""
     table: list[Form]
     how: str
-    """The source from which the shapes of the items are known, as text for reports."""
+    """A text for reports that says how the shapes were found."""
     assumed: int = 0
-    """The number of items that were not fetched, and are assumed to have the shapes of the fetched items."""
+    """The number of items that were not fetched and are assumed to have the usual shapes."""
 
 
 def item_forms(
@@ -45,7 +41,7 @@ def item_forms(
     known_lengths: Iterable[Any] = (),
     progress: Callable[[int], None] = lambda done: None,
 ) -> ItemForms:
-    """Return the forms of the wanted items, as many as the time limit allows.
+    """Return the tensor shapes of as many of the wanted items as the time limit allows.
 
     Args:
         dataset: a map-style data set.
@@ -60,9 +56,6 @@ def item_forms(
 
 
 def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> ItemForms | None:
-    """Return the shapes of all items from lengths that the data set knows, if fetched sample items have these lengths;
-    otherwise None.
-    """
     if count < 2 * _SAMPLE:
         return None
     sample = np.unique(np.linspace(0, count - 1, _SAMPLE).astype(np.int64))
@@ -83,7 +76,6 @@ def _from_lengths(dataset: Any, count: int, known_lengths: Iterable[Any]) -> Ite
 
 
 def _shifted(form: Form, by: Ints) -> Form:
-    """Return the shapes of an item with the given amounts added to its dimensions."""
     changes = iter(by.tolist())
     return tuple((name, tuple(size + next(changes) for size in shape)) for name, shape in form)
 
@@ -107,8 +99,8 @@ def _ints(value: Any, count: int) -> Ints | None:
     return lengths.astype(np.int64) if lengths.shape == (count,) and lengths.dtype.kind in "iu" else None
 
 
+# The lengths of lists in a `datasets.Dataset` are known without reading the lists.
 def _arrow_lengths(dataset: Any, count: int) -> Iterable[tuple[str, Ints]]:
-    """Return the lengths of the lists in the columns of a `datasets.Dataset`, without reading the lists themselves."""
     library = sys.modules.get("datasets")
     if library is None or not isinstance(dataset, library.Dataset):
         return

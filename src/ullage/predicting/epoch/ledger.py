@@ -1,8 +1,7 @@
-"""Read PyTorch's allocator history piece by piece, and convert it to requests with numbered blocks.
+"""Read PyTorch's allocator history after every step, and give each memory block a number."""
 
-PyTorch keeps this history in a ring buffer. It is read at the end of every step, so that the ring never overflows;
-each piece has the memory requests of one step.
-"""
+# PyTorch keeps this history in a ring buffer. It is read at the end of every step, so that the ring never overflows;
+# each piece has the memory requests of one step.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -22,18 +21,18 @@ _ALLOC, _FREE_REQUESTED, _FREE_COMPLETED = range(3)
 
 
 class Ledger:
-    """Reads the history of allocations from PyTorch's allocator, and gives each memory block a number."""
+    """Reads the history of PyTorch's allocator, and gives each memory block a number."""
 
     def __init__(self, clear: Callable[[], None]) -> None:
         self._clear = clear
+        # The allocator events as columns: action, address, size and stream.
         self._events: list[tuple[Ints, Ints, Ints, Ints]] = []
-        """All allocator events that were read, as columns: action, address, size, stream."""
         self._live: dict[int, int] = {}
         self._waiting: set[int] = set()
         self.alive = bytearray()
         """One byte per memory block: 1 if the block is alive."""
         self.late_frees = 0
-        """The number of memory blocks that were freed late because another stream used them."""
+        """The number of memory blocks that were freed late because another CUDA stream used them."""
         self.device = 0
         self.settings: Mapping[str, Any] = {}
 
@@ -58,7 +57,6 @@ class Ledger:
         return self._numbered(*columns)
 
     def _numbered(self, actions: Ints, addresses: Ints, sizes: Ints, streams: Ints) -> RequestRows:
-        """Return the given allocator events with the number of the memory block of each event."""
         live, alive = self._live, self.alive
         keys, kept = [], []
         just_freed = -1
@@ -88,14 +86,12 @@ class Ledger:
         )
 
     def history(self) -> "TakenHistory":
-        """All allocator events that were read, in the form of PyTorch's memory snapshots."""
+        """The allocator events so far, in the format of PyTorch's memory snapshots."""
         return TakenHistory(self._events)
 
 
 class TakenHistory(Sequence[Mapping[str, Any]]):
-    """The events of the allocator's history in the form of PyTorch's memory snapshots; each event is created on
-    access.
-    """
+    """A lazy sequence of allocator events in the format of PyTorch's memory snapshots."""
 
     def __init__(self, pieces: Sequence[tuple[Ints, Ints, Ints, Ints]]) -> None:
         self._pieces = list(pieces)

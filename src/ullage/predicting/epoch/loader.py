@@ -1,9 +1,8 @@
-"""Hooks in torch's DataLoader: they choose the batches that it returns, and observe every `next()`.
+"""Hook into torch's DataLoader to choose the batches that it returns, and to observe every `next()`."""
 
-The DataLoader itself fetches, collates and pins, also in its workers. Only its sampler is replaced: it returns the same
-batches as the script's sampler, until a plan chooses the next batch. Accelerate's loaders wrap torch's loader, read one
-batch ahead, and move the batch to the GPU. A step therefore begins when Accelerate's loader is called.
-"""
+# The DataLoader itself fetches, collates and pins, also in its workers. Only its sampler is replaced: it returns the
+# same batches as the script's sampler, until a plan chooses the next batch. Accelerate's loaders wrap torch's loader,
+# read one batch ahead, and move the batch to the GPU. A step therefore begins when Accelerate's loader is called.
 
 import sys
 from collections.abc import Callable, Iterator
@@ -20,21 +19,21 @@ from ullage.gpu.tracing.torch_import import ImportWatch
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """The batches that a data loader returns in one pass."""
+    """One pass over a data loader, with the batches that it returns."""
 
     loader: Any
     own: Iterator[Any]
-    """The batches that the script's sampler has not returned yet."""
+    """An iterator over the batches that the script's sampler has not returned yet."""
     _listener: "LoaderListener"
     handed: list[int] = field(default_factory=list)
-    """The position of each returned batch in the epoch's order; -1 if the batch is not part of the epoch."""
+    """The position in the epoch of each returned batch, or -1 for batches outside the epoch."""
     given: list[Any] = field(default_factory=list)
-    """The batches that were returned before ullage chose the batches to run, in the order of the epoch."""
+    """The batches that were returned before ullage began to choose batches."""
     delivered: int = 0
     source: "Source | None" = None
-    """The `Source` object of this pass, if the training loop calls torch's data loader directly."""
+    """The iterator that the training loop calls, or None if a wrapper of the data loader is called instead."""
     choose: Callable[[], Any] | None = None
-    """A function that returns the next batch to run; None to use the next batch of the script's sampler."""
+    """A function that returns the next batch to run. If None, the script's sampler chooses."""
 
     def __iter__(self) -> "Feed":
         return self
@@ -51,20 +50,20 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """The iterator from which the training loop gets its batches: torch's data loader, or a loader that wraps it."""
+    """The iterator from which the training loop gets its batches: torch's data loader, or a wrapper of it."""
 
     feed: Feed | None
     calls: int = 0
     """The number of times that the training loop has called `next` on this iterator."""
     backward_passes: int = 0
-    """The number of backward passes in the process when the training loop last called this iterator."""
+    """The number of backward passes before the last call of `next` on this iterator."""
 
 
 class LoaderListener(Protocol):
-    """The interface of an object that receives the events of data loaders."""
+    """The interface of objects that are called at the events of data loaders."""
 
     def before_handing_out(self, feed: Feed) -> None:
-        """Called before a batch is chosen."""
+        """Called before the next batch is chosen."""
 
     def before_next(self, source: Source) -> None:
         """Called when the training loop requests a batch from a data loader."""
@@ -73,12 +72,10 @@ class LoaderListener(Protocol):
         """Called after a batch was fetched."""
 
     def ended(self, source: Source) -> None:
-        """Called when the loader is exhausted."""
+        """Called when the data loader has no batch left."""
 
 
 class _Sampler:
-    """Replaces the sampler of a data loader for one pass over the data set."""
-
     def __init__(self, loader: Any, own: Any, listener: LoaderListener) -> None:
         self._loader, self._own, self._listener = loader, own, listener
 
@@ -93,13 +90,13 @@ class _Sampler:
 
 
 class LoaderHooks:
-    """Installs hooks on data loaders with `install`, and removes the hooks with `remove`."""
+    """Hooks on data loaders. `install` adds them, and `remove` removes them."""
 
     def __init__(self, listener: LoaderListener) -> None:
         self._listener = listener
         self._undo = ExitStack()
+        # The wrappers of torch's data loader that are executing `next()` now.
         self._outer: list[Source] = []
-        """The data loaders that wrap torch's data loader and whose `next()` is running."""
 
     def install(self) -> None:
         """Install the hooks."""

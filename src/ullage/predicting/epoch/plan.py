@@ -1,14 +1,14 @@
-"""Choose the next batch to run: first the heaviest, then one batch of each shape, then repeated shapes a second time.
+"""Choose the next batch to run: the heaviest first, then one of each shape, then repeated shapes again."""
 
-A batch group is one batch, or several batches that a script uses together. Batch groups with equal memory requests have
-the same key.
-
-If torch.compile compiles graphs during the epoch, the result depends on the order of batches, and that order is kept.
-The graphs that exist at a position of the epoch follow from the shapes before it: a length that no graph accepts causes
-a new compilation, possibly for all lengths, and the graph for the first length alone is no longer used. So the memory
-requests of a batch group depend on its shapes and on the existing graphs. Batch groups run in the order of the epoch. A
-batch group is skipped if an equal one was run with the same graphs. After a new graph, all shapes are run again.
-"""
+# A batch group is one batch, or several batches that a script uses together. Batch groups with equal memory requests
+# have the same key.
+#
+# If torch.compile compiles graphs during the epoch, the result depends on the order of batches, and that order is kept.
+# The graphs that exist at a position of the epoch follow from the shapes before it: a length that no graph accepts
+# causes a new compilation, possibly for all lengths, and the graph for the first length alone is no longer used. So the
+# memory requests of a batch group depend on its shapes and on the existing graphs. Batch groups run in the order of the
+# epoch. A batch group is skipped if an equal one was run with the same graphs. After a new graph, all shapes are run
+# again.
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,14 +20,12 @@ from ullage.predicting.epoch.requests import Ints
 
 MOST_RUNS: Final = 3
 _RUNS_IN_ORDER: Final = 2
+# The shapes with the largest tensors run first. This is their number.
 _PROBES: Final = 6
-"""The number of shapes whose batches are run first, because they have the largest tensors."""
 
 
+# The order covers the range evenly. If the time runs out, each number that was not run has a close neighbour that was.
 def _spread(count: int) -> Ints:
-    """Return the numbers below `count` in an order that covers their range evenly at any time, so that every number
-    that is not reached within the time limit has a neighbour that was reached.
-    """
     bits = max(1, (count - 1).bit_length())
     numbers = np.arange(1 << bits)
     mirrored = np.zeros_like(numbers)
@@ -37,15 +35,12 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """The number of runs that batch groups of each shape key still need. Batch groups of the same shapes have the same
-    shape key.
-    """
+    """Counts how many more runs each kind of batch needs."""
 
     __slots__ = ()
     _open: dict[int, int]
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this shape key was run."""
         if key in self._open:
             self._open[key] -= 1
             if self._open[key] <= 0:
@@ -53,38 +48,39 @@ class OpenRuns:
 
     @property
     def is_done(self) -> bool:
-        """Whether the batch groups of every shape key were run as often as needed."""
+        """Whether all batch shapes were run as often as needed."""
         return not self._open
 
     @property
     def left(self) -> int:
-        """The number of keys that still need runs."""
+        """The number of batch shapes that still need runs."""
         return len(self._open)
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan(OpenRuns):
-    """The batch groups of an epoch that still have to be run, those with the largest tensors first."""
+    """Chooses which iteration of the training loop to run next, beginning with the largest tensors."""
 
     keys: Ints
-    """The shape key of each batch group in the order of the epoch, -1 if unknown. Equal keys mean equal memory
-    requests.
-    """
+    """The ID of each iteration's batch shapes, in the order of the epoch, or -1 if unknown."""
     phases: Ints
-    """The position in the gradient accumulation cycle at which batch groups of each shape key may run."""
+    """The position of each ID in the gradient accumulation cycle.
+
+    Batch shapes with this ID may run only at this position.
+    """
     weight: Ints
-    """The weight of the batch groups of each shape key: the number of elements of their largest tensor."""
+    """Maps each ID of batch shapes to the number of elements in the largest tensor."""
     span: Ints
-    """The longest dimension of each key."""
+    """Maps each ID of batch shapes to the longest tensor dimension."""
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
+    # The first batch group of each ID.
     _sample: list[int] = field(default_factory=list)
-    """The first batch group of each key."""
+    # The number of runs that each ID still needs.
     _open: dict[int, int] = field(default_factory=dict)
-    """The number of runs that the batch groups of each shape key still need."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
+        """Begin to choose iterations after the script has run the first `done` iterations."""
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -101,8 +97,9 @@ class Plan(OpenRuns):
         self._again = [deque(key for key in often if self.phases[key] == phase) for phase in range(period)]
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: one that still has to be run, otherwise the batch group with the smallest
-        tensors.
+        """Return the iteration to run next.
+
+        If no shape needs more runs, this is the iteration with the smallest tensors.
         """
         for queue in (self._first[phase], self._again[phase]):
             if queue:
@@ -112,62 +109,60 @@ class Plan(OpenRuns):
         return self._sample[min(mine, key=lambda key: int(self.weight[key]))] if mine else 0
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
-        group before it.
-        """
+        """Require another run of some batch shapes, because their last two runs made different memory requests."""
         self._open[key] = self._open.get(key, 0) + 1
         self._again[int(self.phases[key])].append(key)
 
 
 class PlanInOrder(OpenRuns):
-    """The batch groups of an epoch that still have to be run, in the order of the epoch, because torch.compile compiles
-    graphs.
+    """Chooses which iteration to run next, in the order of the epoch.
+
+    torch.compile may compile other graphs if batches run in another order.
     """
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The shape key of each batch group in the order of the epoch, -1 if unknown. Batch groups before and after a
-        compiled graph have different keys.
+        """The ID of each iteration's batch shapes, in the order of the epoch, or -1 if unknown.
+
+        The IDs change after torch.compile compiles a graph.
         """
         self.phases, self.weight, self.span = phases, weight, span
-        """The position of each shape key in the gradient accumulation cycle, the weight of its batch groups, and their
-        longest dimension.
+        """Three arrays by ID of batch shapes.
+
+        They are the position in the gradient accumulation cycle, the elements of the largest tensor, and the longest
+        dimension.
         """
         self.is_hurried = False
-        """Whether the batch groups with the largest tensors are run first from now on, because the time limit is too
-        short for all.
-        """
+        """Whether iterations with the largest tensors run first from now on, because little time is left."""
         self._kinds = len(weight)
         self.period = 1
-        """The number of batch groups that the script processes per optimizer step."""
+        """The number of iterations of the training loop per optimizer step."""
         self._done, self._at = 0, -1
+        # The last iteration in the epoch in which torch.compile compiled a graph.
         self._made_at = -1
-        """The last position in the epoch at which torch.compile compiled a graph."""
+        # The number of runs that each ID still needs.
         self._open: dict[int, int] = {}
-        """The number of runs that the batch groups of each shape key still need."""
+        # The IDs of the batch shapes that have not been run yet.
         self._unseen: set[int] = set()
-        """The shape keys of which no batch group has been run yet."""
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose batch groups, after the given number of batch groups was run in the script's order."""
+        """Begin to choose iterations after the script has run the first `done` iterations."""
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
 
     def _want(self) -> None:
-        """Require runs of the batch groups of every shape key that occurs in the epoch after the last compiled
-        graph.
-        """
         later = self.keys[max(self._done, self._made_at + 1) :]
         counts = np.bincount(later[later >= 0], minlength=len(self.weight))
         self._open = {int(key): min(_RUNS_IN_ORDER, int(counts[key])) for key in np.flatnonzero(counts)}
         self._unseen = set(self._open)
 
     def graph_made(self, unit: int) -> bool:
-        """Record that torch.compile compiled a graph while a batch group ran. All later keys then need runs again.
+        """Record that torch.compile compiled a graph, after which all later shapes need runs again.
 
-        Returns: Whether the epoch in its own order compiles this graph at the same position, because every earlier
-            shape was run and compiled none.
+        Returns:
+            Whether the epoch in its own order compiles this graph at the same position, because every earlier shape was
+            run and compiled none.
         """
         if unit <= self._made_at:
             return False
@@ -183,9 +178,7 @@ class PlanInOrder(OpenRuns):
         return is_in_order
 
     def choose(self, phase: int) -> int:
-        """Return the batch group to run next: the next of an accumulation cycle that has begun, or the first of a cycle
-        with a batch group to run.
-        """
+        """Return the iteration to run next. A gradient accumulation cycle is always completed first."""
         if phase:
             self._at = min(self._at + 1, len(self.keys) - 1)
             return self._at
@@ -193,10 +186,8 @@ class PlanInOrder(OpenRuns):
         self._at = unit - unit % self.period
         return self._at
 
+    # After the end of the epoch, the search continues from its beginning.
     def _next(self) -> int:
-        """Return the next batch group that still has to be run, in the order of the epoch; at its end, start from the
-        beginning.
-        """
         wanted = np.zeros(len(self.weight) + 1, np.bool_)  # the last entry stands for unknown keys
         wanted[list(self._open)] = True
         places = np.flatnonzero(wanted[self.keys])
@@ -213,13 +204,10 @@ class PlanInOrder(OpenRuns):
         return int(places[0]) if len(places) else max(0, self._at)
 
     def ran(self, key: int) -> None:
-        """Record that a batch group with this shape key was run."""
         self._unseen.discard(key)
         super().ran(key)
 
     def once_more(self, key: int) -> None:
-        """Require one more run of a shape key, because its last batch group made other memory requests than the batch
-        group before it.
-        """
+        """Require another run of some batch shapes, because their last two runs made different memory requests."""
         if (self.keys[max(self._done, self._made_at + 1) :] == key).any():
             self._open[key] = self._open.get(key, 0) + 1

@@ -1,6 +1,4 @@
-"""Memory requests to PyTorch's allocator, as columns with numbered blocks, and templates that are equal for steps with
-equal requests.
-"""
+"""Store memory requests to PyTorch's allocator as NumPy columns, and compare steps by their requests."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,9 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestRows:
-    """Memory requests in their order, as columns of equal length. Memory blocks are numbered from 0 over the whole
-    run.
-    """
+    """Memory requests in order, as columns of equal length. Memory blocks are numbered over the whole run."""
 
     op: Ints
     """The kind of each memory request: `Op.ALLOCATE`, `Op.FREE` or `Op.EMPTY_CACHE`."""
@@ -32,7 +28,7 @@ class RequestRows:
 
     @classmethod
     def joined(cls, pieces: Sequence["RequestRows"]) -> "RequestRows":
-        """Return the concatenation of pieces."""
+        """Join several parts into one."""
         if not pieces:
             none = np.zeros(0, np.int64)
             return cls(none, none, none, none)
@@ -41,7 +37,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return a single row of memory requests, for an operation without a block."""
+    """Return a single memory request without a memory block, such as emptying the cache."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 
@@ -51,32 +47,33 @@ OTHERS_GONE: Final = row(Op.SET_OTHERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """The requests of one step without absolute block numbers, so that steps of the same shapes have equal templates.
+    """The memory requests of one step, with block numbers relative to the step.
 
-    Blocks that the step allocates are numbered from the beginning of the step. For a freed block of an earlier step,
-    the template has the number of steps since its allocation, and its index among the blocks that outlived that step:
-    the gradients of the previous step, its loss, its logits.
+    Steps with the same requests have equal templates, wherever they are in the run.
     """
 
     op: Ints
     key: Ints
-    """The memory block of each request: a number in the step if the step allocates the block, otherwise an index into
-    `age` and `place`.
+    """The memory block of each request: its number within the step.
+
+    For blocks of earlier steps, this is an index into `age` and `place`.
     """
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The number of steps ago that each block of an earlier step was allocated; 0 if the block existed before the first
-    step.
+    """The number of steps since each block of an earlier step was allocated.
+
+    0 for blocks that existed before the first step.
     """
     place: Ints
-    """The index of each block of an earlier step among the blocks that outlived that step; for a block from before the
-    first step, its number.
+    """The index of each older block among the blocks that were alive at the end of its step.
+
+    For blocks from before the first step, this is the block's number.
     """
     births: int
     survivors: Ints
-    """The numbers of the blocks that the step allocates and that outlive the step."""
+    """The blocks that the step allocates and that are still alive at its end."""
 
     def is_like(self, other: "Template") -> bool:
         """Return whether two steps make the same memory requests."""
@@ -87,15 +84,15 @@ class Template:
 
 
 class TemplateMaker:
-    """Creates a template of the memory requests of each step of a run, one step after the other."""
+    """Converts the memory requests of each step to a `Template`. Call `template` for every step in order."""
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
+        # One byte per memory block that the run has allocated so far: 1 if the block is alive.
         self._alive = alive
-        """One byte per memory block that the run has allocated so far: 1 if the block is alive."""
+        # The number of the first memory block of each step. The last entry is for the next step.
         self._firsts = [first_block]
-        """The number of the first memory block of each step so far, and of the next step."""
+        # The blocks that were alive at the end of each step, numbered over the whole run.
         self._survivors: list[Ints] = []
-        """The memory blocks that outlived each step, by their number in the run."""
 
     def template(self, requests: RequestRows) -> Template:
         """Return the template of the next step."""
@@ -126,9 +123,6 @@ class TemplateMaker:
         )
 
     def _named(self, step: int, block: int) -> tuple[int, int]:
-        """Return how many steps ago a memory block was allocated, and its index among the blocks that outlived that
-        step.
-        """
         made_in = bisect_right(self._firsts, block, hi=len(self._firsts) - 1) - 1
         if made_in < 0:
             return 0, block

@@ -1,4 +1,4 @@
-"""Compute the memory use of a whole epoch from the steps that a watched run made."""
+"""Compute the memory use of a whole epoch from the steps that were run."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,12 +26,12 @@ _NONE: Final = np.zeros(0, np.int64)
 _PARTS: Final = 8
 _UNITS_A_PART: Final = 8
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The ways to place memory segments at addresses for which the reserved memory of the epoch is compared."""
+"""The ways in which the GPU driver may place memory segments, for each of which the epoch is replayed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """Figures of the watched run, in bytes."""
+    """Facts about the run of the script that are needed to predict the epoch."""
 
     torch_version: str
     placement: str
@@ -43,11 +43,11 @@ class RunFigures:
     graphs: int
     """The number of CUDA graphs that the run captured."""
     ranks: int = 1
-    """The number of ranks of the training job that the run belonged to."""
+    """The number of ranks in the training job."""
 
 
 def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse | None:
-    """Return the memory use of the epoch; None if the training batches did not come from a data loader.
+    """Return the memory use of the epoch, or None if no data loader provides the training batches.
 
     Args:
         watch: the object that watched the run, after its hooks have been removed.
@@ -60,21 +60,18 @@ def use_of(watch: "EpochWatch", run: RunFigures, *, deadline: float) -> EpochUse
 
 
 class _Foreseen:
-    """Computes the memory use of one epoch from the steps that were run."""
-
     def __init__(self, watch: "EpochWatch", run: RunFigures, deadline: float) -> None:
         self._watch, self._run, self._deadline = watch, run, deadline
         self._notes = list(watch.notes)
+        # Why the predicted memory use of the epoch may be wrong.
         self._doubts: list[str] = []
-        """The reasons why the predicted figures of the epoch may be wrong."""
+        # The IDs of batch shapes for which no step was run.
         self._stood_in: set[int] = set()
-        """The keys for which no step was run."""
         self._confirmed = 0
         self._replay_seconds = 0.0
         self._settings = _settings(watch.ledger.settings, run.torch_version)
 
     def use(self) -> EpochUse:
-        """Return the memory use of the epoch, from a replay of the memory requests of its steps."""
         watch = self._watch
         places, templates = self._steps()
         try:
@@ -119,7 +116,6 @@ class _Foreseen:
     # ---- the steps of the epoch
 
     def _steps(self) -> tuple[Ints, list[Template]]:
-        """Return the positions of the epoch's batch groups, and the memory requests of each batch group."""
         watch = self._watch
         own = [unit.template for unit in watch.units[: watch.in_own_order]]
         if watch.plan is None:
@@ -148,10 +144,8 @@ class _Foreseen:
             templates.append(template)
         return np.array(places, np.int64), templates
 
+    # These iterations were run with the compiled graphs that the epoch has at their position.
     def _as_run(self) -> dict[int, Template]:
-        """Return the memory requests of the batch groups that were run with the same graphs that the epoch has compiled
-        at their position.
-        """
         watch, plan = self._watch, self._watch.plan
         if not isinstance(plan, PlanInOrder):
             return {}
@@ -160,9 +154,6 @@ class _Foreseen:
         return {unit.place: unit.template for unit in reversed(rightly)}
 
     def _of_keys(self, keys: Ints) -> tuple[dict[int, Template], dict[int, Template]]:
-        """Return the memory requests of the batch groups of each shape key: the usual requests, and the first requests
-        if they differ.
-        """
         watch, plan = self._watch, self._watch.plan
         assert plan is not None
         steady: dict[int, Template] = {}
@@ -188,8 +179,8 @@ class _Foreseen:
             self._stand_in(np.flatnonzero(counts).tolist(), steady)
         return steady, first
 
+    # Batch shapes that were not run get the memory requests of the next larger shapes.
     def _stand_in(self, wanted: Sequence[int], steady: dict[int, Template]) -> None:
-        """Use the memory requests of the next heavier shape key that was run, for each shape key that was not run."""
         plan = self._watch.plan
         assert plan is not None
         met = list(steady)
@@ -230,7 +221,6 @@ class _Foreseen:
         return self._replayed(templates, device)
 
     def _replayed(self, templates: Sequence[Template], device: ReplayDevice) -> EpochLevels:
-        """Return the allocated and reserved memory of the whole epoch, and the step at which GPU memory runs out."""
         began = time.monotonic()
         composer = Composer(settings=self._settings, device=device)
         levels = composer.levels(self._watch.before, templates, deadline=self._deadline)
@@ -241,10 +231,8 @@ class _Foreseen:
             self._replayed(templates, replace(device, total_bytes=UNBOUNDED_BYTES)), ran_out_at=levels.ran_out_at
         )
 
+    # None if not enough time is left.
     def _elsewhere(self, levels: EpochLevels, templates: Sequence[Template]) -> tuple[int, int] | None:
-        """Return the lowest and highest reserved peak over all ways to place segments at addresses; None if the time is
-        too short.
-        """
         own = int(levels.reserved_bytes.max(initial=0))
         if not levels.ties:
             return own, own
@@ -257,7 +245,6 @@ class _Foreseen:
         return min(peaks), max(peaks)
 
     def _judge(self, levels: EpochLevels, units: int) -> None:
-        """Add the reasons why the allocated and reserved memory of the epoch may be wrong."""
         watch = self._watch
         doubts = {  # each reason, with whether it applies
             f"the blocks of {levels.lost_frees:,} frees are unknown": levels.lost_frees,
@@ -337,7 +324,6 @@ class _Foreseen:
         return replace(worst, items_that_fit=max(0, min(worst.items - 1, int(room / each / group))))
 
     def _batch(self, unit: int, peak_allocated_bytes: int) -> WorstBatch:
-        """Return the batch with the largest tensor in a batch group."""
         watch, index, scan = self._watch, unit * self._watch.group, self._watch.scan
         if scan is None or watch.plan is None:
             form = watch.units[unit].form
@@ -382,10 +368,8 @@ def _settings(recorded: Mapping[str, Any], torch_version: str) -> Settings:
     return parse_settings(settings_text_of(history, alloc_conf=None, semantics=semantics), semantics=semantics)
 
 
+# 0 unless allocated memory grows in every part of the epoch.
 def _growth(starts: Ints) -> int:
-    """Return by how many bytes the allocated memory grows per batch group; 0 unless it grows in every part of the
-    epoch.
-    """
     if len(starts) < _PARTS * _UNITS_A_PART:
         return 0
     floors = np.array([part.min() for part in np.array_split(starts[1:], _PARTS)], np.int64)
@@ -395,6 +379,5 @@ def _growth(starts: Ints) -> int:
 
 
 def _curve(levels: Ints) -> list[int]:
-    """Return the maximum of the memory in each of equally long spans of the epoch, in bytes."""
     count = min(CURVE_POINTS, len(levels))
     return [int(span.max()) for span in np.array_split(levels, count)] if count else []

@@ -1,8 +1,7 @@
-"""Iterate over a loader on the host, to find the shapes of every batch of an epoch before any batch is run.
+"""Iterate over a data loader on the host, to find the tensor shapes of every batch of an epoch."""
 
-The emulated GPU computes nothing, so the order of an epoch and the sizes of its items can be read quickly and in full.
-The state of random number generators is restored afterwards, so that the script gets the same random values.
-"""
+# The emulated GPU computes nothing, so the order of an epoch and the sizes of its items can be read quickly and in
+# full. The state of random number generators is restored afterwards, so that the script gets the same random values.
 
 import random
 import sys
@@ -20,24 +19,22 @@ from ullage.predicting.epoch.form import Form, elements, form_of
 from ullage.predicting.epoch.item_forms import ItemForms, item_forms
 from ullage.predicting.epoch.requests import Ints
 
+# The collate formulas are learned from this many batches, and checked with other batches.
 _LEARNED: Final = 24
-"""The number of batches from which the collate formulas are learned. The formulas are verified on as many other
-batches, and on the batches with the largest tensors.
-"""
 _HEAVIEST: Final = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """The batches of an epoch in their order, with the shapes of each batch."""
+    """The batches of an epoch in order, with the shapes of each batch."""
 
     order: list[Any]
-    """The batches of the sampler: for each batch, the indices of its items."""
+    """The item indices in each batch."""
     items: Ints
     shape: Ints
-    """The index of the shapes of each batch in `forms`; -1 if the batch was not inspected."""
+    """The index of each batch's shapes in `forms`, or -1 if the batch was not inspected."""
     forms: list[Form]
-    """The distinct forms."""
+    """The distinct shapes of batches."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -48,7 +45,7 @@ def go_through(
     deadline: float,
     progress: Callable[[str], None],
 ) -> Scan:
-    """Return the shapes of every batch, or of as many batches as the time limit allows.
+    """Return the tensor shapes of as many batches as the time limit allows.
 
     Args:
         loader: a DataLoader with a map-style data set.
@@ -88,9 +85,6 @@ def _random_numbers_kept() -> Iterator[None]:
 
 
 def _foretell(loader: Any, scan: Scan, deadline: float, progress: Callable[[str], None]) -> bool:
-    """Predict the shapes of batches from those of their items. Return False if the items do not determine the
-    shapes.
-    """
     batches = [np.asarray(batch) for batch in scan.order]
     if not batches or any(batch.dtype.kind not in "iu" or batch.ndim != 1 for batch in batches):
         return False
@@ -149,7 +143,6 @@ def _pairs(figures: BatchFigures, usable: Sequence[tuple[int, Form]]) -> tuple[B
 
 
 def _in_order(batches: Sequence[Ints], count: int) -> Ints:
-    """Return the indices of all items of the batches without repetition, in the order of the epoch."""
     flat = np.concatenate(batches)
     _, first = np.unique(flat, return_index=True)
     return np.asarray(flat[np.sort(first)], np.int64) % max(count, 1)
@@ -163,7 +156,6 @@ def _that_may_know(loader: Any) -> list[Any]:
 
 
 def _known(items: ItemForms, batches: Sequence[Ints]) -> Ints:
-    """Return the indices of the batches for which the shapes of all items are known."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
     if not sizes.all():
         return np.zeros(0, np.int64)
@@ -185,9 +177,6 @@ def _fetcher(loader: Any) -> Any:
 
 
 def _heaviest_are_so(loader: Any, scan: Scan) -> bool:
-    """Return whether the batches that are predicted to have the largest tensors have the predicted shapes; these
-    batches are collated to check.
-    """
     sizes = np.array([elements(form) for form in scan.forms], np.int64)
     heaviest = np.argsort(-sizes, kind="stable")[:_HEAVIEST]
     firsts = [int(np.flatnonzero(scan.shape == number)[0]) for number in heaviest.tolist()]

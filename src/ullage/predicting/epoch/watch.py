@@ -1,8 +1,8 @@
-"""Watch the loader that provides training batches: run few of its steps, in a chosen order, and predict the epoch.
+"""Run a few steps of a training loop in a chosen order, and predict the memory use of the epoch.
 
-The first steps run in the script's order. Then the rest of the epoch is inspected on the host. From then on the loader
-returns the heaviest batch first, one batch of every shape after it, and a second batch of each repeated shape, to check
-that it makes the same memory requests. The memory that the epoch reserves in its own order comes from a replay.
+The first steps run in the script's order. Then the heaviest batch runs, and one batch of every other shape.
+
+A second batch of each repeated shape checks that equal shapes make equal memory requests.
 """
 
 import itertools
@@ -22,34 +22,30 @@ from ullage.predicting.epoch.requests import EMPTY_CACHE, OTHERS_GONE, RequestRo
 from ullage.predicting.epoch.scan import Scan, go_through
 
 _SHARE_OF_GOING_THROUGH: Final = 0.5
+# After this share of the time limit, no more steps run. The rest of the time is for the replay of the epoch.
 _SHARE_OF_RUNNING: Final = 0.8
-"""The share of the time limit after which ullage runs no further step. The rest of the time is for the replay of the
-epoch.
-"""
+# After this share of the time limit, batches with the largest tensors run first, in place of the epoch's order.
 _SHARE_OF_ORDER: Final = 0.5
-"""The share of the time limit after which batches with the largest tensors are run first, even if the order of the
-epoch matters.
-"""
 _MOST_BATCHES: Final = 20_000_000
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """A step that was run, with one batch or with the batches that the script fetches together."""
+    """An iteration of the training loop that was run."""
 
     place: int
-    """The position of the step among the batch groups of the epoch; -1 if unknown."""
+    """The position of the iteration in the epoch, or -1 if unknown."""
     template: Template
     form: Form
     journal_start: int
     journal_end: int
     graphs: int
-    """The number of graphs that torch.compile compiled while this step ran."""
+    """The number of graphs that torch.compile compiled in this iteration."""
     key: int = -1
 
 
 class EpochWatch:
-    """Watches one run to predict its epoch."""
+    """Watches a run of the script to predict the memory use of its epoch."""
 
     def __init__(
         self,
@@ -69,22 +65,22 @@ class EpochWatch:
         self.notes: list[str] = []
         self.units: list[Unit] = []
         self.before = RequestRows.joined([])
-        """The requests before the first step."""
+        """The memory requests before the first step."""
         self.all_requests: list[RequestRows] = []
         self.scan: Scan | None = None
         self.plan: Plan | PlanInOrder | None = None
         self.group = 1
-        """The number of batches that the script fetches before each computation: a batch group."""
+        """The number of batches that one iteration of the training loop fetches."""
         self.period = 1
-        """The number of batch groups that the script processes per optimizer step."""
+        """The number of iterations of the training loop per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """The memory requests of the steps of each shape key, without those of the first steps."""
+        """Maps each ID of batch shapes to the memory requests of its steps, except the first steps of the run."""
         self.in_own_order = 0
-        """The number of batch groups at the beginning of the run that were run in the order of the epoch."""
+        """The number of iterations at the beginning of the run that used the script's own batch order."""
         self.surprises = 0
         self.has_ended = self.is_foreseen = False
-        """Whether the data loader is exhausted, and whether the batches of the epoch were known in advance."""
+        """Whether the data loader has no batch left, and whether all batches of the epoch are known in advance."""
         self.seconds = seconds
         self.began = 0.0
         self._backward_passes, self._steps_ended = backward_passes, steps_ended
@@ -92,31 +88,28 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs that torch.compile may compile differently if the batches run in the epoch's own
-        order.
-        """
+        """The number of graphs that torch.compile might compile differently in the epoch's own order."""
         self.wider_bytes = 0
-        """The GPU memory that is added for steps that run out of order, in bytes."""
+        """The bytes that are added to the GPU's memory for steps that run out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
+        # The intervals between two calls of `next`, each with the loader, the number of the call, and the memory
+        # requests.
         self._cuts: list[tuple[Source | None, int, list[RequestRows], int, int]] = []
-        """The intervals between two calls of `next` on a data loader: the loader, the number of the call, and the
-        memory requests.
-        """
         self._open: tuple[Source | None, int, list[RequestRows], int] = (None, 0, [], 0)
         self._maker: TemplateMaker | None = None
         self.lag = 0
-        """The number of batches that the script fetches before it uses the first batch."""
+        """The number of batches that the script fetches before it uses the first one."""
         self._pending: list[RequestRows] = []
         self._pending_start = self._rest = 0
+        # The shapes of every fetched batch, in order.
         self._forms: list[Form] = []
-        """The shapes of every batch that was fetched, in order."""
+        # The number of optimizer steps that had ended after each iteration.
         self._stepped: list[int] = []
-        """The number of optimizer steps that had ended when each batch group ended."""
         self._choice: int | None = None
         self._has_planned = False
         self.has_finished = False
-        """Whether ullage ended the run because no further step was needed."""
+        """Whether ullage ended the run because it needed no more steps."""
         self._empty_cache: Any = None
 
     # ---- called by the run
@@ -135,7 +128,7 @@ class EpochWatch:
         binding._cuda_emptyCache = empty_cache
 
     def leave(self) -> None:
-        """Stop watching the data loaders, in a forked child process."""
+        """Stop watching the data loaders in a forked child process."""
         self._hooks.remove()
 
     def remove(self) -> None:
@@ -148,15 +141,11 @@ class EpochWatch:
             self._take()
 
     def wants_more(self, step: int) -> bool:
-        """Return whether the script should continue after a step, although it has made the requested number of
-        steps.
-        """
+        """Return whether the script should run more steps than requested."""
         return self.feed is not None or (self._open[0] is not None and step <= self._first_steps)
 
     def step_ended(self) -> None:
-        """Handle the end of an optimizer step. If the data loader is exhausted, this may be the last step of the
-        run.
-        """
+        """Handle the end of an optimizer step, which may be the last step of the run."""
         is_left_long_ago = self.feed is not None and time.monotonic() - self.began > self.seconds
         if is_left_long_ago and not self.has_finished:
             self._end()
@@ -176,7 +165,7 @@ class EpochWatch:
     # ---- called by the loader
 
     def before_next(self, source: Source) -> None:
-        """Read the requests since the last call."""
+        """Read the memory requests of the iteration that has just ended."""
         if self._source is not None and source is not self._source:
             return  # an evaluation loop inside a step is part of that step
         passes = self._backward_passes()
@@ -191,7 +180,7 @@ class EpochWatch:
             self._look_ahead()
 
     def ended(self, source: Source) -> None:
-        """Handle the end of the epoch, or of the batches that ullage chose to run."""
+        """Handle the end of the epoch, or of the batches that were chosen to run."""
         if self._source is None and source.calls > 1 and self._backward_passes() > source.backward_passes:
             self._cut(source)
             self._engage(source, self._backward_passes() - source.backward_passes)
@@ -202,7 +191,10 @@ class EpochWatch:
                 self._end()
 
     def before_handing_out(self, feed: Feed) -> None:
-        """End the run if the script begins another epoch, because it counted the batches and left its loop."""
+        """End the run if the script begins another epoch.
+
+        A script that counts its batches may do this before the data loader is exhausted.
+        """
         own = self.feed
         if own is None or feed is own or feed.handed or self.has_finished:
             return
@@ -212,9 +204,7 @@ class EpochWatch:
             self._end()
 
     def delivered(self, feed: Feed, batch: Any) -> None:
-        """Store the shapes of a batch that was fetched, and count the batch if its shapes are not the predicted
-        shapes.
-        """
+        """Store the shapes of a fetched batch, and count it if they differ from the predicted shapes."""
         if self.feed is not None and feed is not self.feed:
             return
         if feed.delivered == 1 and self.feed is None:
@@ -234,17 +224,14 @@ class EpochWatch:
         return requests
 
     def _cut(self, source: Source) -> None:
-        """End the interval since the last call of `next` on a data loader, and begin a new interval with this call."""
         began_by, call, pieces, start = self._open
         now = self._journal_length()
         pieces.append(self._take())
         self._cuts.append((began_by, call, pieces, start, now))
         self._open = (source, source.calls, [], now)
 
+    # The first backward pass after a call of `next` shows that this data loader feeds the training loop.
     def _engage(self, source: Source, passes: int) -> None:
-        """Handle the first backward pass after a call of `next`, which shows that the training loop gets its batches
-        from this data loader.
-        """
         assert source.feed is not None
         self._source, self.feed, self.began = source, source.feed, time.monotonic()
         calls = source.calls
@@ -270,9 +257,6 @@ class EpochWatch:
             self._close(call, (source, call, pieces, start, end))
 
     def _close(self, call: int, cut: tuple[Source | None, int, list[RequestRows], int, int]) -> None:
-        """Handle the end of an interval between two calls of `next`. The interval completes a batch group, or a part of
-        a batch group.
-        """
         assert self._maker is not None
         assert self.feed is not None
         _, _, pieces, start, end = cut
@@ -300,7 +284,6 @@ class EpochWatch:
             self._learn(unit)
 
     def _learn(self, unit: Unit) -> None:
-        """Compare the memory requests of a step that was run with those of the last step of the same shape key."""
         plan = self.plan
         assert plan is not None
         if not 0 <= unit.place < len(plan.keys) or plan.keys[unit.place] < 0:
@@ -322,9 +305,6 @@ class EpochWatch:
     # ---- the next batch
 
     def _look_ahead(self) -> None:
-        """Make a plan of the batch groups to run if it is time, or end the run. Each fetch of a batch begins with a
-        call of this method.
-        """
         if time.monotonic() - self.began > self.seconds * _SHARE_OF_RUNNING:
             if self.plan is not None and not self.plan.is_done:
                 self.notes.append(
@@ -380,9 +360,6 @@ class EpochWatch:
             self.plan = None
 
     def _whole_order(self, feed: Feed) -> list[Any] | None:
-        """Return all batches that the script's sampler returns in this epoch, in their order; None if they are
-        unknown.
-        """
         loader = feed.loader
         if isinstance(loader.dataset, torch.utils.data.IterableDataset):
             self.notes.append(
@@ -400,7 +377,6 @@ class EpochWatch:
         return [*feed.given, *rest]
 
     def _found_period(self) -> int:
-        """Return the number of batch groups that the script processes per optimizer step."""
         ends = [number for number, (now, before) in enumerate(itertools.pairwise([0, *self._stepped])) if before > now]
         if len(ends) < 2:
             return (ends[0] + 1) if ends else 1
@@ -421,7 +397,6 @@ class EpochWatch:
 
 
 def _plan_of(kind: type[Plan | PlanInOrder], scan: Scan, group: int, period: int) -> Plan | PlanInOrder:
-    """Return the plan of the batch groups to run, for the shapes of an epoch."""
     units = len(scan.shape) // group
     shapes = scan.shape[: units * group].reshape(units, group)
     phase = np.arange(units) % period

@@ -1,3 +1,1 @@
-"""Search for the largest value of a script's option that fits, and for changes that allow a larger value without
-editing the script.
-"""
+"""Search for the largest value of a script's option that fits, and for changes that allow a larger one."""

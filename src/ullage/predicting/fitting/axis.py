@@ -15,7 +15,7 @@ _NUMBER: Final = re.compile(r"\d{1,13}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An option of the user's script and its possible values: `low`, `low + multiple`, ... up to `high`."""
+    """An option of the user's script and the values to try: `low`, `low + multiple`, ... up to `high`."""
 
     option: str
     low: int = 1
@@ -49,7 +49,7 @@ class Axis:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether the user did not specify a highest value for the option."""
+        """Whether the user gave no highest value for the option."""
         return self.high == LARGEST // self.multiple * self.multiple
 
     @property
@@ -59,24 +59,21 @@ class Axis:
 
     @property
     def last(self) -> int:
-        """The position of the option's highest value; the lowest value has position 0."""
+        """The index of the highest value in the list of values to try."""
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return the value of the option at a position: position 0 is the lowest value."""
+        """Return a value to try by its index; index 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:
-        """Return the position of the option's largest value that is not above `value`; -1 if `value` is below the
-        lowest value.
-        """
+        """Return the index of the largest value to try that is less than or equal to `value`, or -1."""
         return max(-1, min(self.last, int((value - self.low) // self.multiple)))
 
     def start_in(self, arguments: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the values of the option to run first: the value in the script's arguments, and the double of this
-        value.
+        """Return the values to run first: the value in the script's arguments, and its double.
 
-        The result is empty if the arguments have no whole number for the option, or if the user gave a lowest value.
+        Empty if the arguments have no whole number for the option, or if the user gave a lowest value.
         """
         place = place_of(arguments, self.option)
         text = arguments[place].rpartition("=")[2] if place is not None else ""
@@ -86,23 +83,19 @@ class Axis:
         return (self.value_at(position), self.value_at(self.position_of(2 * int(text)))) if position >= 0 else ()
 
     def doubling(self) -> list[int]:
-        """Return the values of the second option to run: the lowest value, its repeated doubles, and the highest
-        value.
-        """
+        """Return the lowest value, repeatedly doubled up to the highest value."""
         values = [self.low]
         while values[-1] * 2 < self.high:
             values.append(values[-1] * 2)
         return [*values, self.high] if self.high > values[-1] else values
 
     def put_into(self, arguments: tuple[str, ...], value: int) -> tuple[str, ...]:
-        """Return the script's arguments with this option set to a value, in the form in which the arguments already
-        have the option.
-        """
+        """Return the script's arguments with this option set to a value."""
         return with_option(arguments, self.option, str(value))
 
 
 def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str, ...]:
-    """Return a script's arguments with an option set to a value, in the form that the arguments already use.
+    """Return a script's arguments with an option set to a value, in the style of the existing arguments.
 
     An option without dashes is set as `name=value`. An option with dashes is followed by its value, unless the
     arguments already have it as `--name=value`.
@@ -118,7 +111,7 @@ def with_option(arguments: tuple[str, ...], option: str, text: str) -> tuple[str
 
 
 def place_of(arguments: tuple[str, ...], option: str) -> int | None:
-    """Return the index of the script argument that contains the value of an option; None if no argument contains it."""
+    """Return the index of an option's value in the script's arguments, or None if it is missing."""
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{option}="):
             return index

@@ -111,9 +111,6 @@ def _sections(fit: Fit) -> Iterator[Section]:
 
 
 def _picture(fit: Fit) -> Picture:
-    """Return a plot of all values that were run, with the values of the second option, or the bytes needed, on the
-    other axis.
-    """
     if fit.second:
         return Plot(
             title=f"Each {fit.axis.name} that was run for each {fit.second.name}",
@@ -153,9 +150,6 @@ def limit_label(gpu: str, total_bytes: int, margin_bytes: int) -> str:
 
 
 def _used_bytes(probe: Probe) -> int:
-    """Return the upper end of the range of bytes that a run uses; if the run ran out of memory, the memory of the
-    GPU.
-    """
     prediction = probe.prediction
     return prediction.total_memory_bytes if prediction.oom else prediction.interval_bytes[1]
 

@@ -1,6 +1,6 @@
-"""`ullage fit`: find the largest value of an option with which a script fits on a GPU, by running each tried value.
+"""Find the largest value of an option with which a script fits on a GPU (`ullage fit`).
 
-Every probe is a prediction in a separate process, two at a time. No run is repeated.
+Each value that is tried is run in a separate process, two at a time.
 """
 
 import re
@@ -32,17 +32,18 @@ CHANGES: Final = (
     (optimizer_default.FUSED, "on"),
     (optimizer_default.FOR_LOOP, "on"),
 )
-"""The changes that `ullage fit` tries. None of these changes alters the model or the script."""
+"""The changes that `ullage fit` tries. They do not alter the model or the script."""
+# Matches the messages of argparse, click, absl, fire and transformers' parser about an unknown option.
 _NO_OPTION: Final = re.compile(
     r"unrecognized|unrecognised|not recognized|unknown|unexpected|no such|are not used", re.I
 )
-"""A pattern for the error messages of argparse, click, absl, fire and transformers' parser for an unknown option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run with one value of the option. `fits` is True if even the upper end of the predicted memory range leaves the
-    margin free.
+    """A run with one value of the option.
+
+    `fits` is True if even the upper end of the predicted memory range leaves the margin free.
     """
 
     value: int
@@ -52,35 +53,35 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The largest value of an option with which the script fits, and the runs that prove it."""
+    """The largest value of an option with which the script fits, and all runs of the search."""
 
     probes: tuple[Probe, ...]
-    """The runs of the search for the largest value, ordered by the value of the option."""
+    """The runs of the search, ordered by the value of the option."""
     best: Probe | None
     next: Probe | None
-    """The smallest value for which no run proves that it fits; None if the search ended at the highest value or because
-    the script failed.
+    """The run with the smallest value that did not fit.
+
+    None if the highest value fits, or if the script failed.
     """
     failure: tuple[int, str] | None = None
-    """The smallest value with which the script failed for a reason other than memory, and the error of the script."""
+    """The smallest value with which the script failed for a reason other than memory, and the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedChange:
-    """A change that was tried, and the largest value that fits with this change; None if the change does not allow a
-    larger value.
-    """
+    """A change that was tried, and the largest value of the option that fits with it."""
 
     change: Change
     setting: str
     how: str
-    """The source code or the setting that makes the change; for a setting of PyTorch's allocator, the complete text to
-    set.
+    """The source code or the setting that makes the change.
+
+    For a setting of PyTorch's allocator, this is the complete text to set.
     """
     applies: bool
-    """Whether the tried change had an effect on the script's run."""
+    """Whether the change had an effect on the run."""
     probe: Probe | None
-    """The run with the change applied, at the smallest value of the option that does not fit without the change."""
+    """The run with the change and the smallest value that does not fit without the change."""
     largest: Largest | None
 
 
@@ -104,30 +105,26 @@ class Fit(Answer):
     gpu: str
     total_memory_bytes: int
     margin_bytes: int
-    """The bytes that must stay free on the GPU above the upper end of the predicted memory range."""
+    """The bytes that must stay free on the GPU, even at the upper end of the predicted memory range."""
     axis: Axis
     largest: Largest
-    """The result for the first option. If a second option varies too, the second option has its lowest value in this
-    result.
-    """
+    """The result for the first option. If there are two, the second option has its lowest value."""
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
     notes: tuple[str, ...] = ()
-    """Messages about runs that failed, and about runs that were not possible."""
+    """Messages about runs that failed or were not possible."""
     seconds: float
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of `ullage fit`. If it is uncertain whether the lowest value fits, the exit code is that of
-        "unknown".
-        """
+        """The exit code of `ullage fit`."""
         if self.largest.best:
             return ExitCode.YES
         return self.largest.probes[0].prediction.verdict.exit_code or ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the result as plain data for `json.dumps`, with the schema version first."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -244,7 +241,7 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Try every change, first with the smallest value of the option that did not fit."""
+        """Run the script with every change, beginning with the smallest value of the option that did not fit."""
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -271,17 +268,15 @@ class Fitter:
                     self.notes.append(f"{change.name}: {str(error).splitlines()[0]}")
             yield TriedChange(change=change, setting=setting, how=how, applies=applies, probe=probe, largest=found)
 
+    # If runs of other values completed a training step, this run must do so, too.
     def _fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that its value fits: the verdict is FITS, and the run made a step if runs of
-        other values did.
-        """
         has_trained = any(step.complete for step in prediction.steps)
         self._takes_steps = self._takes_steps or has_trained
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option that fits, for each value of the second option, which doubles from
-        its lowest value.
+        """Find the largest value of the first option for each value of the second option, doubled from its lowest
+        value.
         """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():
@@ -301,9 +296,6 @@ class Fitter:
 
 
 def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
-    """Return the error with which the script failed at a value smaller than those that fit, with advice on what to
-    do.
-    """
     bare = axis.option.lstrip("-+")
     if any(_NO_OPTION.search(line) and bare in line for line in str(failure).splitlines()):
         return f"{failure}\n(vary= needs an option of the script, and the script does not know {axis.option})"
@@ -311,9 +303,6 @@ def _with_hint(failure: UllageError, axis: Axis, value: int) -> str:
 
 
 def _how(request: Request, change: Change, setting: str) -> str:
-    """Return the source code or the setting that makes a change; for a setting of PyTorch's allocator, the complete
-    text to set.
-    """
     if change.alloc_conf is not None:
         return changed(request, change, setting).options["alloc_conf"] or ""
     return change.recipe_for(TrainingFacts(), setting).snippet
@@ -328,9 +317,7 @@ def _flat_text(axis: Axis, predictions: Sequence[Prediction]) -> str:
 
 
 def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
-    """Return whether a run fits with the margin left free, and without an out-of-memory error that the script itself
-    handles.
-    """
+    """Return whether the script fits and leaves the margin free, without catching an out-of-memory error."""
     return (
         prediction.verdict is Verdict.FITS
         and prediction.interval_bytes[1] <= prediction.total_memory_bytes - margin_bytes
@@ -339,7 +326,7 @@ def fits_with(prediction: Prediction, margin_bytes: int) -> bool:
 
 
 def need_of(found: Prediction | UllageError, *, fits: bool) -> ProbedNeed:
-    """Return the memory need of a value from the result of its run; an error means that the script failed."""
+    """Return how much memory a value of the option needs, from the result or the error of its run."""
     if isinstance(found, UllageError):
         return ProbedNeed(high_bytes=None, fits=False)
     return ProbedNeed(high_bytes=None if found.oom else found.interval_bytes[1], fits=fits)
@@ -354,7 +341,7 @@ def fit(
     changes: bool = True,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Fit:
-    """Find the largest value of an option with which the request's script fits on its GPU.
+    """Find the largest value of an option with which a script fits on its GPU.
 
     Args:
         request: the script, the GPU and how long to run; its arguments need not contain the options.

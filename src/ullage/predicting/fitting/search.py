@@ -1,12 +1,11 @@
-"""Find the largest value that fits with few probes, two at a time.
+"""Find the largest value of an option that fits, in few runs of the script, two at a time."""
 
-Memory is nearly linear in the batch size, so a line through two probes predicts where it reaches the GPU's memory. The
-predicted value and the next one are probed together. If the first fits and the second does not, both are proved. A bad
-prediction costs rounds but never a wrong result: the search interval shrinks in every round, and after three rounds
-every second round splits it into thirds. Larger values usually need more memory. If they do not, because of the
-allocator's rounding, the result is below the smallest value that was seen not to fit. The search knows nothing of
-processes: a probe is a function.
-"""
+# Memory is nearly linear in the batch size, so a line through two probes predicts where it reaches the GPU's memory.
+# The predicted value and the next one are probed together. If the first fits and the second does not, both are proved.
+# A bad prediction costs rounds but never a wrong result: the search interval shrinks in every round, and after three
+# rounds every second round splits it into thirds. Larger values usually need more memory. If they do not, because of
+# the allocator's rounding, the result is below the smallest value that was seen not to fit. The search knows nothing of
+# processes: a probe is a function.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +22,9 @@ _FLAT_FACTOR: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ProbedNeed:
-    """The memory need of one value of an option: the upper bound in bytes (None if memory ran out), and whether the
-    value fits.
+    """The memory that one value of an option needs, and whether the value fits.
+
+    The upper bound is in bytes, or None if memory ran out.
     """
 
     high_bytes: int | None
@@ -32,32 +32,34 @@ class ProbedNeed:
 
 
 Probe = Callable[[Sequence[int]], Mapping[int, ProbedNeed]]
-"""A function that runs values of an option, in parallel if possible, and returns the memory need of each value."""
+"""A function that runs the script with several values, and returns how much memory each needs."""
 
 
 @dataclass(slots=True)
 class FitSearch:
-    """The state of a search for the largest value of an option that fits. The method `run` completes the search."""
+    """A search for the largest value of an option with which a script fits."""
 
     axis: Axis
     budget_bytes: int
     best: int = -1
-    """The position of the largest value that fits, among the option's values; -1 if none is known."""
+    """The index of the largest value that is known to fit, or -1 if none is known."""
     worst: int | None = None
-    """The position of the smallest value that does not fit, among the option's values; None if none is known."""
+    """The index of the smallest value that is known not to fit, or None if none is known."""
     points: dict[int, int] = field(default_factory=dict)
-    """The bytes needed at each position that was run. The search draws a line through them to predict the largest value
-    that fits.
+    """Maps the index of each value that was run to the needed bytes.
+
+    A line through these points predicts the largest value that fits.
     """
     unbounded: bool = False
-    """Whether the user gave no highest value. The search then stops if a value 16 times as large does not need more
-    memory.
+    """Whether the user gave no highest value.
+
+    If so, the search stops when a 16 times larger value does not need more memory.
     """
     _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
 
     def record(self, needs: Mapping[int, ProbedNeed]) -> None:
-        """Record the memory needs of values of the option that were run."""
+        """Store how much memory each value needs, after it was run."""
         for value, need in needs.items():
             position = self.axis.position_of(value)
             if need.high_bytes is not None:
@@ -70,16 +72,12 @@ class FitSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the search has ended: the value after the largest fitting value does not fit or does not exist, or no
-        value fits.
-        """
+        """Whether the largest value that fits is known, or it is known that no value fits."""
         return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0 or self.is_flat
 
     @property
     def is_flat(self) -> bool:
-        """Whether larger and larger values of the option fit and need the same memory, so that memory does not depend
-        on the option.
-        """
+        """Whether the option seems to have no effect on the needed memory."""
         if not self.unbounded or self.worst is not None:
             return False
         values = {self.axis.value_at(position): size for position, size in self.points.items()}
@@ -88,7 +86,7 @@ class FitSearch:
         return len(alike) >= _FLAT_VALUES and min(alike) * _FLAT_FACTOR <= most
 
     def run(self, probe: Probe, start: Sequence[int] = ()) -> None:
-        """Run values until the largest value that fits is known; values near those of `start` are run first."""
+        """Run the script until the largest value that fits is known, beginning with values near `start`."""
         if start:
             inside = {self.axis.value_at(max(0, self.axis.position_of(value))) for value in start}
             self.record(probe(sorted(inside)))
@@ -112,10 +110,8 @@ class FitSearch:
     def _times(self, factor: int) -> int:
         return max(self.best + 1, self.axis.position_of(self.axis.value_at(max(0, self.best)) * factor))
 
+    # The prediction is a line through the bytes of the highest position and of a much lower one.
     def _predicted_position(self) -> int | None:
-        """Return the last position that fits, predicted by a line through the memory needs of the highest position and
-        of a position well below it.
-        """
         if len(self.points) < 2:
             return None
         x1, y1 = max(self.points.items())

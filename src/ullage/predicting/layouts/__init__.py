@@ -1,3 +1,1 @@
-"""Search for the parallel layouts of a model that fit on a given number of GPUs, such as 4-way data and 2-way tensor
-parallelism.
-"""
+"""Search for the combinations of data, tensor and pipeline parallelism with which a model fits on the GPUs."""

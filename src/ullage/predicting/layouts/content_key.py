@@ -1,8 +1,7 @@
-"""Compute the cache key of a prediction from everything that affects it: equal keys mean equal predictions.
+"""Compute the cache key of a prediction from everything that affects it, such as source files and versions."""
 
-The key covers the source of the script and of the modules it imports, its arguments, the GPU and all other parts of
-the request, the relevant environment variables, and the versions of Python, torch, all installed packages and ullage.
-"""
+# The key covers the source of the script and of the modules it imports, its arguments, the GPU and all other parts of
+# the request, the relevant environment variables, and the versions of Python, torch, all installed packages and ullage.
 
 import hashlib
 import importlib.metadata
@@ -21,8 +20,8 @@ from ullage.predicting.prediction.remote import plain_request
 from ullage.predicting.prediction.request import Request
 
 _FORMAT: Final = 2
+# These options do not change the result of a run.
 _NOT_DECISIVE: Final = ("output", "snapshot", "seconds", "request")
-"""The request options that do not affect the result of a run that has finished."""
 _COUNTS: Final = re.compile(
     r"(PYTORCH|TORCH|CUDA|CUBLAS|CUDNN|NCCL|HF|TRANSFORMERS|ACCELERATE|DEEPSPEED|PARALLELISM|FSDP|ULLAGE|XFORMERS)_\w+|"
     r"PYTHON(PATH|HASHSEED|OPTIMIZE)|OMP_NUM_THREADS|MKL_NUM_THREADS|TF32_\w+|DISABLE_\w+"
@@ -31,15 +30,9 @@ _NAME: Final = re.compile(rb"\b[A-Z][A-Z0-9_]{2,63}\b")
 
 
 class ContentKeys:
-    """Computes the content keys of many run requests for one script. The files of the script are read once."""
+    """Computes the cache keys of many runs of one script. Each file is read once."""
 
     def __init__(self, request: Request, more_words: Sequence[str] = ()) -> None:
-        """Read the script, the modules it imports, and the files that its arguments name.
-
-        Args:
-            request: the run request from which all other requests are derived. more_words: values of the script's
-                options that only some of the requests have.
-        """
         self._sources = sources_of((str(request.script), *request.arguments, *more_words))
         self.counting = counting_variables(os.environ, self._sources)
         """The environment variables that may affect the script, with their values."""
@@ -51,9 +44,7 @@ class ContentKeys:
         }
 
     def key_of(self, request: Request) -> str:
-        """Return the content key of a run request for the same script with other options. Requests with equal keys have
-        equal results.
-        """
+        """Return the cache key of a run. Runs with equal keys have equal results."""
         plain: dict[str, Any] = plain_request(request)
         for name in _NOT_DECISIVE:
             del plain["options"][name]
@@ -62,8 +53,9 @@ class ContentKeys:
 
 
 def counting_variables(environment: Mapping[str, str], sources: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the environment variables that may affect a script: those of known libraries, and those named in the
-    script's source code.
+    """Return the environment variables that may affect a script.
+
+    These are the variables of known libraries, and those that the source code names.
     """
     named = {name.decode() for content in sources.values() for name in _NAME.findall(content)}
     return {
@@ -75,9 +67,7 @@ def counting_variables(environment: Mapping[str, str], sources: Mapping[str, byt
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions that affect the result of a run: of Python, of all installed packages, and of ullage's
-    files.
-    """
+    """Return the versions that affect a run: Python, all installed packages, and ullage's files."""
     found = importlib.metadata.distributions(path=_folders_of_packages(sys.path))
     installed = sorted(f"{each.name}=={each.version}" for each in found)
     return {
@@ -87,10 +77,8 @@ def versions() -> dict[str, str]:
     }
 
 
+# Importing Ray adds a folder inside a package to the module search path.
 def _folders_of_packages(path: Sequence[str]) -> list[str]:
-    """Return a module search path without folders that are inside packages, because importing Ray adds such a
-    folder.
-    """
     folders = [Path(each or ".").absolute() for each in path]
 
     def is_inside_a_package(folder: Path) -> bool:
@@ -102,8 +90,8 @@ def _folders_of_packages(path: Sequence[str]) -> list[str]:
     return [str(folder) for folder in folders if not is_inside_a_package(folder)]
 
 
+# The digest is computed from the package installer's list of files.
 def _own_record() -> str:
-    """Return a digest of ullage's installed files, from the list of files that the package installer wrote."""
     try:
         record = importlib.metadata.distribution("ullage").read_text("RECORD") or ""
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Build the report of `ullage fit --layout` from the result of the search over layouts."""
+"""Build the report of `ullage fit --layout` from its result."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,10 +15,8 @@ from ullage.report.report import Picture, Plot, Point, Remarks, Report, Section,
 _ROWS_SHOWN = 12
 _FAILURES_SHOWN = 6
 _BETWEEN = "·"
+# The first line of an error ends like this if the output of a program follows on the next lines.
 _LEADS_ON = "; its last output was:"
-"""The end of the first line of an error if a program exited with an error. The output of the program follows on the
-next lines.
-"""
 _FRAME = " │┃║|"
 _TRAFFIC = (
     "The column 'sends' is an estimate: the bytes that a rank sends in a step, counted from NCCL calls under the "
@@ -32,7 +30,7 @@ _AGAIN = (
 
 
 def describe(found: LayoutFit) -> Report:
-    """Return the report of `ullage fit --layout` for the result of a search over layouts."""
+    """Return the report of `ullage fit --layout`."""
     best = found.best
     script = " ".join([found.script, *found.arguments])
     fullest = best.fullest if best is not None else None
@@ -157,9 +155,6 @@ def _cells(found: LayoutFit, row: LayoutRow, *, mark: str, again: bool) -> tuple
 
 
 def _axes(found: LayoutFit) -> tuple[str, ...]:
-    """Return the column headings that describe a layout: one heading for its axes, and one heading for each option that
-    is tried.
-    """
     layout = found.rows[0].layout
     return (_BETWEEN.join(name for name, _ in layout.sizes), *(option.lstrip("-") for option, _ in layout.choices))
 
@@ -201,9 +196,6 @@ def _hidden(count: int, shown: int) -> tuple[str, ...]:
 
 
 def _line_of(error: str) -> str:
-    """Return an error's first line. If the first line only introduces the output of a program, return the last line of
-    this output that contains an error, without the box drawn around it.
-    """
     first, _, rest = error.partition("\n")
     if not first.endswith(_LEADS_ON):
         return first
@@ -238,9 +230,6 @@ def _ranks(found: LayoutFit) -> str:
 
 
 def _contexts(found: LayoutFit) -> Iterator[str]:
-    """Yield a note on the layouts of which all context-parallel ranks were run, because these ranks differ in memory
-    use.
-    """
     if all(row.layout.size(CONTEXT) == 1 for row in found.rows):
         return
     partly = sum(row.verdict == PARTLY for row in found.rows)
@@ -253,7 +242,6 @@ def _contexts(found: LayoutFit) -> Iterator[str]:
 
 
 def _picture(found: LayoutFit) -> Picture:
-    """Return the plot of the memory use of each layout, for its rank that uses the most memory, in ascending order."""
     drawn = sorted(
         (row for row in found.rows if row.fullest is not None),
         key=lambda row: -(row.free_bytes if row.free_bytes is not None else -1),

@@ -1,6 +1,4 @@
-"""Search over parallel layouts: each rank of a layout is run alone. Many layouts are in progress at a time, on any work
-engine.
-"""
+"""Search for the parallel layouts with which a model fits. Each rank is run alone on one emulated GPU."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,16 +36,14 @@ from ullage.predicting.layouts.result_store import ResultStore
 from ullage.predicting.prediction.data.prediction import Prediction, Verdict
 from ullage.predicting.prediction.request import Request
 
+# More than 1, because a layout often waits for its own runs.
 _LAYOUTS_PER_RUN: Final = 2
-"""The number of layouts that are in progress for each run that an engine performs in parallel. A layout waits for its
-own runs in between.
-"""
 _MOST_THREADS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutQuestion:
-    """The run request that is tried with every parallel layout, and the options that vary."""
+    """The request to run with every parallel layout, and the option to vary."""
 
     request: Request
     space: LayoutSpace
@@ -61,7 +57,7 @@ class LayoutQuestion:
     layout_text: str = ""
 
     def request_of(self, layout: CardLayout, value: int, rank: int) -> Request:
-        """Return the run request for one rank of a parallel layout."""
+        """Return the request for a run of one rank of a parallel layout."""
         arguments, environment = put(self.option_map, layout, self.request.arguments)
         if self.axis is not None:
             arguments = self.axis.put_into(arguments, value)
@@ -69,13 +65,11 @@ class LayoutQuestion:
         return request.with_options(world_size=self.space.cards, rank=rank)
 
     def fits(self, prediction: Prediction) -> bool:
-        """Return whether a run proves that its rank fits: the run finished, and memory did not run out."""
+        """Return whether the run finished without running out of memory."""
         return fits_with(prediction, self.margin_bytes)
 
     def items_of(self, layout: CardLayout, value: int | None) -> int | None:
-        """Return the number of items per step: over all ranks that process different items, and over all
-        micro-batches.
-        """
+        """Return the number of items per step, over all micro-batches and all ranks with different items."""
         if value is None:
             return None
         return value * self.accumulate * prod(layout.size(axis) for axis in self.option_map.items)
@@ -83,7 +77,7 @@ class LayoutQuestion:
 
 @dataclass(slots=True)
 class LayoutsSearch:
-    """The state of a running search."""
+    """A search for the parallel layouts with which a model fits."""
 
     question: LayoutQuestion
     runs: RankRuns
@@ -91,19 +85,15 @@ class LayoutsSearch:
     rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
 
     def run(self, layouts: Sequence[CardLayout]) -> None:
-        """Run every layout. If the search is interrupted, the results so far are kept.
+        """Run every layout, and keep the results so far if the search is interrupted.
 
-        With context parallelism, only the first rank along the sequence is run at first. For the Pareto-optimal layouts
-        among them, every rank along the sequence is run, until all Pareto-optimal layouts are fully run.
+        With context parallelism, all ranks along the sequence are run only for Pareto-optimal layouts.
         """
         self._look_at_each(layouts, every_context=False)
         while unsure := self._unsure(layouts):
             self._look_at_each(unsure, every_context=True)
 
     def _unsure(self, layouts: Sequence[CardLayout]) -> list[CardLayout]:
-        """Return the layouts of which some ranks were not run, and which are Pareto-optimal if these ranks need no more
-        memory than the others.
-        """
         rows = [self.rows[each] for each in layouts]
         return [rows[place].layout for place in frontier_of(rows, (FITS, PARTLY)) if rows[place].verdict == PARTLY]
 
@@ -175,9 +165,6 @@ class LayoutsSearch:
         )
 
     def _start(self, layout: CardLayout) -> Sequence[int]:
-        """Return the values of the option to run first: the value found with the first rank, or the values in the
-        script's arguments.
-        """
         axis = self.question.axis
         if axis is None:
             return ()
@@ -185,7 +172,7 @@ class LayoutsSearch:
         return axis.start_in(self.question.request.arguments) if row is None or row.value is None else (row.value,)
 
     def answer(self, layouts: Sequence[CardLayout], *, is_whole: bool, seconds: float) -> LayoutFit:
-        """Return the results of all runs that have finished, for the given layouts."""
+        """Return the results of all finished runs for the given layouts."""
         question, runs = self.question, self.runs
         known = dict(self.rows)  # ordered by when their runs ended, which must not affect the result
         rows = ordered([known.get(each) or LayoutRow(layout=each, verdict=NOT_RUN) for each in layouts])
@@ -228,7 +215,6 @@ def _verdict(found: Sequence[RankRun], failed: Sequence[UllageError], proved: st
 
 
 def _error_of(failed: Sequence[UllageError], answers: Mapping[Trial, RankAnswer], search: LayoutSearch) -> str:
-    """Return the error of the script at the reported value, or at the next larger value if the script failed there."""
     if failed:
         return str(failed[0])
     following = (answer for (value, _), answer in answers.items() if value == search.next)
@@ -278,7 +264,6 @@ def fit_layouts(
 
 
 def _with_picture(found: LayoutFit, question: LayoutQuestion, runs: RankRuns) -> LayoutFit:
-    """Run the rank of the best layout that uses the most memory again, with the data for the diagrams of a report."""
     best = found.best
     if best is None or (fullest := best.fullest) is None:
         return found

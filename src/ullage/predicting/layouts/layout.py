@@ -1,4 +1,4 @@
-"""Parallel layouts: the number of GPUs along each axis of parallelism, and all layouts of a given number of GPUs."""
+"""Parallel layouts: the number of GPUs along each axis of parallelism."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,21 +13,19 @@ _MOST_CARDS: Final = 1 << 20
 MOST_LAYOUTS: Final = 10_000
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _BOUND: Final = re.compile(r"(?P<name>[a-z][a-z0-9_]*)=(?P<most>\d{1,6})", re.ASCII)
+# An axis such as expert parallelism divides the GPUs of these axes into groups.
 _WITHIN: Final = ("dp", "dp_shard", "cp")
-"""The axes whose GPUs are divided into groups by an axis after the comma in the layout, such as expert parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardLayout:
-    """The sizes of the parallel axes of a layout, in the order in which the user named the axes, and the values of the
-    script's options.
-    """
+    """A parallel layout: the size of each parallel axis, and the values of script options."""
 
     sizes: tuple[tuple[str, int], ...]
     choices: tuple[tuple[str, str], ...] = ()
 
     def size(self, axis: str) -> int:
-        """Return the size of a parallel axis; 1 if the layout does not have this axis."""
+        """Return the size of a parallel axis, or 1 if the layout does not have this axis."""
         return dict(self.sizes).get(axis, 1)
 
     @property
@@ -39,24 +37,24 @@ class CardLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSpace:
-    """The set of layouts to try."""
+    """The set of parallel layouts to try."""
 
     axes: tuple[str, ...]
-    """The parallel axes whose sizes multiply to the number of GPUs."""
+    """The parallel axes. The product of their sizes is the number of GPUs."""
     within: tuple[str, ...] = ()
-    """The parallel axes that divide the GPUs of dp and cp into groups. The size of such an axis divides the product of
-    dp and cp.
+    """The parallel axes that divide the GPUs of dp and cp into groups, such as ep.
+
+    The size of such an axis divides the product of dp and cp.
     """
     cards: int
     most: Mapping[str, int]
-    """The largest allowed size of a parallel axis, if the user gave one."""
+    """Maps parallel axes to their largest allowed size, if the user gave one."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The options of the script that vary, with the values to try for each layout."""
+    """The script options to vary, each with the values to try."""
 
     @classmethod
     def parse(cls, text: str, cards: int, *, most: Sequence[str] = (), choose: Sequence[str] = ()) -> "LayoutSpace":
-        """Parse the text of layouts `dp*tp*pp` or `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as
-        `--zero=1,2,3`.
+        """Parse axes such as `dp*tp*pp,ep`, bounds such as `tp=8`, and choices such as `--zero=1,2,3`.
 
         Raises:
             UsageError: a text has another form, or no layout satisfies the bounds.
@@ -89,7 +87,7 @@ class LayoutSpace:
         return space
 
     def layouts(self) -> Iterator[CardLayout]:
-        """Return all layouts in a fixed order."""
+        """Yield all layouts in a fixed order."""
         for sizes in _products(self.cards, [self.most.get(name, self.cards) for name in self.axes]):
             named = tuple(zip(self.axes, sizes, strict=True))
             inside = prod(size for name, size in named if name in _WITHIN)
@@ -119,7 +117,6 @@ def _choice(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _products(number: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Return all ordered factorizations of a number into factors of at most `most`."""
     if len(most) == 1:
         if number <= most[0]:
             yield (number,)

@@ -1,6 +1,4 @@
-"""The result of `ullage fit --layout`: every layout with its rank that uses the most memory, and the Pareto-optimal
-layouts.
-"""
+"""The result of `ullage fit --layout`: which parallel layouts fit on the GPUs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict on a layout with context parallelism if the first rank along the sequence fits, and the other ranks along
-the sequence were not run.
-"""
+"""The verdict on a layout if only its first context-parallel rank was run, and that rank fits."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -28,37 +24,34 @@ class RankRun:
 
     rank: int
     stands_for: str
-    """The ranks whose memory use this rank represents, such as "all ranks" or "first stage"."""
+    """The ranks that are assumed to use as much memory as this one, such as "all ranks" or "first stage"."""
     fits: bool
-    """Whether the rank fits with the margin left free, at the lower and the upper end of the predicted memory range."""
+    """Whether the rank fits with the margin, even at the upper end of the predicted memory range."""
     prediction: Prediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutRow:
-    """The result for one layout."""
+    """The result for one parallel layout."""
 
     layout: CardLayout
     verdict: str
-    """The verdict on the layout: "fits", "fits as far as was run", "does not fit", "unknown", "the script fails" or
-    "not run".
-    """
+    """The result in a few words, such as "fits", "does not fit" or "not run"."""
     value: int | None = None
-    """The largest value of the option with which the layout fits, or the smallest value if no value fits. None without
-    an option.
+    """The largest value of the option that fits. If no value fits, this is the smallest value.
+
+    None if no option is varied.
     """
     next_value: int | None = None
-    """The smallest value of the option with which the layout does not fit; None if the highest value fits."""
+    """The smallest value of the option that does not fit, or None if all values fit."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks of the layout that were run with that value of the option. If the first rank did not fit, the other
-    ranks were not run.
-    """
+    """The ranks that were run with `value`. After a rank that does not fit, no other rank is run."""
     error: str = ""
-    """The error with which the script failed in this layout, or the reason why the layout was not run."""
+    """The error of the script in this layout, or the reason why the layout was not run."""
     items: int | None = None
-    """The number of items per training step, over all ranks; None if no option is varied."""
+    """The number of items per training step, summed over all ranks. None if no option is varied."""
     runs: int = 0
-    """The number of runs for this layout."""
+    """The number of runs of the script for this layout."""
 
     @property
     def fullest(self) -> RankRun | None:
@@ -69,9 +62,7 @@ class LayoutRow:
 
     @property
     def free_bytes(self) -> int | None:
-        """The bytes that stay free on the GPU of the rank that uses the most memory; None if the run of that rank did
-        not finish.
-        """
+        """The bytes that stay free on the GPU of the fullest rank, or None if its run did not finish."""
         fullest = self.fullest
         if fullest is None or fullest.prediction.oom is not None:
             return None
@@ -79,20 +70,21 @@ class LayoutRow:
 
     @property
     def sent_bytes(self) -> int | None:
-        """An estimate of the bytes that a rank sends to other ranks per step, for the rank that sends the most."""
+        """The estimated bytes that a rank sends to other ranks per step.
+
+        The value is for the rank that sends the most.
+        """
         sizes = [run.prediction.sent_bytes_per_step for run in self.ranks]
         return max((size for size in sizes if size is not None), default=None)
 
     @property
     def recomputed_share(self) -> float | None:
-        """An estimate of the share of the forward pass that activation checkpointing recomputes in the backward
-        pass.
-        """
+        """The estimated share of the forward pass that activation checkpointing runs a second time."""
         shares = [run.prediction.recomputed_share for run in self.ranks]
         return max((share for share in shares if share is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row of one layout as plain data for `json.dumps`."""
+        """Return the result for this layout as plain data for `json.dumps`."""
         fullest = self.fullest
         return {
             "layout": dict(self.layout.sizes),
@@ -136,32 +128,33 @@ class LayoutFit(Answer):
     gpu: str
     cards: int
     layout: str
-    """The parallel axes of the layouts, as the user gave them."""
+    """The parallel axes, such as "dp*tp*pp", as the user gave them."""
     option: str | None
-    """The option whose largest value was searched for; None if no option was varied."""
+    """The option whose largest value was searched for, or None if no option was varied."""
     item_tokens: int | None
-    """The number of tokens per item, if the user specified it."""
+    """The number of tokens per item, or None if the user did not give it."""
     total_memory_bytes: int
     margin_bytes: int
     rows: tuple[LayoutRow, ...]
-    """All layouts, the best first."""
+    """The results for all layouts, the best first."""
     frontier: tuple[int, ...]
-    """The indices of the rows that are Pareto-optimal by items per step, free memory and bytes sent."""
+    """The indices of the Pareto-optimal results, by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the work engine that performed the runs."""
+    """The name of the engine that ran the script, on this machine or on others."""
     run_count: int
-    """The number of runs that were performed."""
+    """The number of runs of the script."""
     known_count: int
-    """The number of results that the search reused from earlier searches."""
+    """The number of results that were reused from earlier searches."""
     is_whole: bool
-    """Whether the search over layouts finished; False if it was interrupted."""
+    """Whether the search finished, and was not interrupted."""
     notes: tuple[str, ...]
     seconds: float
 
     @property
     def best(self) -> LayoutRow | None:
-        """The layout that fits with the most items per step. If several layouts do, it is the layout that sends the
-        fewest bytes.
+        """The layout that fits and processes the most items per step.
+
+        Among equal layouts, it is the one that sends the fewest bytes.
         """
         return self.rows[0] if self.rows and self.rows[0].verdict == FITS else None
 
@@ -177,7 +170,7 @@ class LayoutFit(Answer):
         return ExitCode.UNKNOWN if is_unknown else ExitCode.NO
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as plain data for `json.dumps`, with the schema version as the first key."""
+        """Return the result as plain data for `json.dumps`, with the schema version first."""
         return {
             "schema": SCHEMA,
             "script": self.script,
@@ -201,9 +194,7 @@ class LayoutFit(Answer):
 
 
 def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
-    """Return the rows of layouts in order: layouts that fit, by items per step, bytes sent and free memory, then the
-    other layouts.
-    """
+    """Sort the results of layouts: first those that fit, by items per step, bytes sent and free memory."""
     kinds = [FITS, PARTLY, Verdict.UNKNOWN.value, Verdict.DOES_NOT_FIT.value, FAILS, NOT_RUN]
 
     def order(row: LayoutRow) -> tuple[int, int, float, int]:
@@ -213,7 +204,7 @@ def ordered(rows: Sequence[LayoutRow]) -> tuple[LayoutRow, ...]:
 
 
 def frontier_of(rows: Sequence[LayoutRow], verdicts: Collection[str] = (FITS,)) -> tuple[int, ...]:
-    """Return the indices of the Pareto-optimal rows of layouts, among the rows with the given verdicts."""
+    """Return the indices of the Pareto-optimal results among those with the given verdicts."""
     marks = {
         place: (row.items or 0, row.free_bytes or 0, -(row.sent_bytes or 0), -(row.recomputed_share or 0.0))
         for place, row in enumerate(rows)

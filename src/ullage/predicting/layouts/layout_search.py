@@ -1,10 +1,9 @@
-"""Search for the largest value of an option that fits with one layout, with few runs. Runs are given as a function.
+"""Search for the largest value of an option that fits with one layout, with as few runs as possible."""
 
-A value fits if every rank that is run fits. So the rank that needs most memory is run first, and the other ranks only
-if that rank fits: a value that does not fit costs one run. Otherwise the search is that of `fitting.search`. It assumes
-that a larger value needs more memory. If a value does not fit, larger values are not run. The largest value that fits
-and the next value are both run.
-"""
+# A value fits if every rank that is run fits. So the rank that needs most memory is run first, and the other ranks only
+# if that rank fits: a value that does not fit costs one run. Otherwise the search is that of `fitting.search`. It
+# assumes that a larger value needs more memory. If a value does not fit, larger values are not run. The largest value
+# that fits and the next value are both run.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,32 +12,30 @@ from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.search import FitSearch, ProbedNeed
 
 Trial = tuple[int, int]
-"""A value of the option, and a rank."""
+"""A value of the option, and the number of a rank."""
 RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
-"""A function that performs runs of a script, in parallel if possible."""
+"""A function that runs the script for several values and ranks, in parallel if possible."""
 
 
 @dataclass(slots=True)
 class LayoutSearch:
-    """The search for the largest value of the option that fits with one layout. The method `run` performs the
-    search.
-    """
+    """A search for the largest value of an option with which one parallel layout fits."""
 
     ranks: Sequence[int]
     axis: Axis | None
-    """The option whose largest value is searched for. If None, the script is run with its own arguments only."""
+    """The option to vary. If None, the script is run with its own arguments only."""
     budget_bytes: int
     start: Sequence[int] = ()
     """Values of the option near the expected result, which are run first."""
     best: int | None = None
-    """The largest value of the option that fits; None if no value fits; 0 if no option is varied."""
+    """The largest value of the option that fits, or None if no value fits. 0 if no option is varied."""
     next: int | None = None
-    """The smallest value of the option that does not fit; None if every value in the range fits."""
+    """The smallest value of the option that does not fit, or None if every value fits."""
     needs: dict[Trial, ProbedNeed] = field(default_factory=dict)
     _leading: int | None = None
 
     def run(self, run: RunTrials) -> None:
-        """Perform runs until the result is known."""
+        """Run the script with different values and ranks until the result is known."""
         if self.axis is None:
             fits = self._values([0], run)[0].fits
             self.best, self.next = (0, None) if fits else (None, 0)
@@ -49,10 +46,8 @@ class LayoutSearch:
         self.best = axis.value_at(search.best) if search.best >= 0 else None
         self.next = axis.value_at(search.worst) if search.worst is not None else None
 
+    # For each value, the rank that needs the most memory is run first. The other ranks are run only if it fits.
     def _values(self, values: Sequence[int], run: RunTrials) -> Mapping[int, ProbedNeed]:
-        """Run values of the option: for each value, first the rank that needs the most memory, then the other ranks if
-        that rank fits.
-        """
         leading = self.ranks[0] if self._leading is None else self._leading
         others = [rank for rank in self.ranks if rank != leading]
         self.needs |= run([(value, leading) for value in values])
@@ -64,10 +59,8 @@ class LayoutSearch:
                 self._leading = max(self.ranks, key=lambda rank: self.needs[value, rank].high_bytes or 0)
         return {value: self._need_of(value) for value in values}
 
+    # The rank that needs the most memory decides.
     def _need_of(self, value: int) -> ProbedNeed:
-        """Return the memory need of a value of the option: that of the rank that needs the most, if all ranks were
-        run.
-        """
         found = [self.needs[value, rank] for rank in self.ranks if (value, rank) in self.needs]
         sizes = [need.high_bytes for need in found]
         high = None if None in sizes else max(size for size in sizes if size is not None)

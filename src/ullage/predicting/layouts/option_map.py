@@ -1,7 +1,4 @@
-"""Convert a parallel layout to the options of the user's script, or to environment variables.
-
-The built-in option maps use the option names of the programs and versions listed in this file.
-"""
+"""Convert a parallel layout to the script's options and environment variables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,26 +10,25 @@ from ullage.predicting.layouts.layout import CardLayout, LayoutSpace
 
 PIPELINE: Final = "pp"
 CONTEXT: Final = "cp"
-"""The parallel axes whose ranks differ in memory use: the stages of a pipeline, and the parts of a split sequence."""
+"""The name of the context-parallel axis, whose ranks process different parts of a sequence."""
 VARIABLE: Final = "env:"
-"""The prefix for a layout axis that is passed as an environment variable, not as an option."""
+"""The prefix that marks the name of an environment variable, as in "env:TP"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionMap:
-    """A map from each parallel axis to the script option that sets its size, and the order in which the program numbers
-    its ranks.
-    """
+    """Maps each parallel axis to the script option that sets its size."""
 
     targets: Mapping[str, str]
-    """The script option, or `env:NAME` for an environment variable, that sets the size of each parallel axis."""
+    """Maps each parallel axis to a script option, or to `env:NAME` for an environment variable."""
     implied: frozenset[str] = frozenset({"dp"})
-    """The parallel axes whose size the program computes from the number of ranks and the sizes of the other axes."""
+    """The parallel axes whose size the program computes from the other sizes."""
     fixed: tuple[tuple[str, str], ...] = ()
-    """The options and environment variables that have the same value for every layout, with their values."""
+    """Options and environment variables with the same value in every layout."""
     order: tuple[str, ...] = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
-    """The parallel axes from the outermost to the innermost. Consecutive ranks are in one group of the innermost
-    axis.
+    """The parallel axes from the outermost to the innermost.
+
+    Ranks with consecutive numbers are neighbours along the innermost axis.
     """
     items: frozenset[str] = field(default_factory=lambda: frozenset({"dp", "dp_replicate", "dp_shard"}))
     """The parallel axes whose ranks process different items of the data set."""
@@ -98,7 +94,7 @@ READY: Final[Mapping[str, OptionMap]] = {
 
 
 def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, order: str | None = None) -> OptionMap:
-    """Return the option map: a built-in map, in which options that the user gave replace those of the map.
+    """Return a built-in option map, in which the user's options replace those of the map.
 
     Args:
         name: the name of a built-in map; None to use only the user's options.
@@ -148,7 +144,7 @@ def map_of(name: str | None, options: Sequence[str], space: LayoutSpace, *, orde
 def put(
     option_map: OptionMap, layout: CardLayout, arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the script's arguments, and the environment variables, that make the script use a parallel layout."""
+    """Return the script arguments and environment variables for a parallel layout."""
     settings = [(option_map.targets[axis], str(size)) for axis, size in layout.sizes if axis in option_map.targets]
     environment = {}
     for target, value in (*option_map.fixed, *settings, *layout.choices):

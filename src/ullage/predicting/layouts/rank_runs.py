@@ -1,6 +1,4 @@
-"""Predictions for single ranks: read from the result store if it has them, otherwise computed by an engine and
-stored.
-"""
+"""Predict the memory use of single ranks, and reuse results from the result store."""
 
 import threading
 from collections.abc import Callable
@@ -29,14 +27,14 @@ class RankRuns:
     keys: ContentKeys
     progress: Callable[[str], None]
     run_count: int = 0
-    """The number of runs that the work engine has performed."""
+    """The number of runs of the script."""
     known_count: int = 0
-    """The number of run results that were found in the result store."""
+    """The number of results that were found in the result store."""
     _known: dict[str, "Future[RankAnswer]"] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, request: Request) -> "Future[RankAnswer]":
-        """Submit a run request, and return a future of its result."""
+        """Submit a request for a run, and return a future for its result."""
         key = self.keys.key_of(request)
         with self._lock:
             if (known := self._known.get(key)) is not None:
@@ -65,7 +63,6 @@ class RankRuns:
         return found if isinstance(found, Prediction) else None
 
     def _take(self, key: str, answer: "Future[RankAnswer]", done: "Future[dict[str, Any]]") -> None:
-        """Store the result of a run, and pass it to the future that waits for it."""
         try:
             told = done.result()
             found = answer_of(told)

@@ -1,13 +1,12 @@
-"""Select the ranks of a layout to run: one for each set of equal ranks.
+"""Select the ranks of a layout to run: one rank from each group with equal memory use."""
 
-Along every axis except those of the pipeline and of the sequence, the first rank represents the others. All ranks run
-the same code, and if parameters do not divide evenly, PyTorch gives the first ranks the larger shards (`torch.chunk`).
-Along the pipeline, the first stage has the embedding and holds the most micro-batches. The last stage has the head and
-the loss. The stages between have the same layers, and of these the second stage holds the most micro-batches. Along the
-sequence (context parallelism), ring attention makes each rank attend to different halves of the sequence in a different
-order (torch.distributed.tensor.experimental). So ranks allocate in a different order, and their reserved memory follows
-no simple rule.
-"""
+# Along every axis except those of the pipeline and of the sequence, the first rank represents the others. All ranks run
+# the same code, and if parameters do not divide evenly, PyTorch gives the first ranks the larger shards
+# (`torch.chunk`). Along the pipeline, the first stage has the embedding and holds the most micro-batches. The last
+# stage has the head and the loss. The stages between have the same layers, and of these the second stage holds the most
+# micro-batches. Along the sequence (context parallelism), ring attention makes each rank attend to different halves of
+# the sequence in a different order (torch.distributed.tensor.experimental). So ranks allocate in a different order, and
+# their reserved memory follows no simple rule.
 
 from dataclasses import dataclass
 from math import prod
@@ -23,7 +22,7 @@ LAST: Final = "last stage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepresentativeRank:
-    """A rank to run, and a description of the ranks whose memory use it represents."""
+    """A rank to run, and a text that describes which ranks use as much memory as it does."""
 
     rank: int
     stands_for: str
@@ -50,10 +49,8 @@ def ranks_of(
     )
 
 
+# The product of the sizes of all inner axes.
 def _stride(layout: CardLayout, option_map: OptionMap, axis: str) -> int:
-    """Return the difference between the numbers of ranks that are neighbours along a parallel axis: the GPUs of all
-    inner axes.
-    """
     named = [name for name, _ in layout.sizes if name in option_map.order]
     inner = option_map.order[option_map.order.index(axis) + 1 :] if axis in option_map.order else ()
     return prod(layout.size(name) for name in named if name in inner)

@@ -1,7 +1,6 @@
-"""A store of run results by content key, in one SQLite file. Interrupted searches can continue, and searches share
-results.
+"""Store the results of runs in an SQLite file, so that later searches can reuse them.
 
-If the store cannot be read or written, a note reports it once, and the search continues without the store.
+If the store cannot be used, the search continues without it, and a note says so once.
 """
 
 import json
@@ -31,17 +30,12 @@ def default_path() -> Path:
 
 
 class ResultStore(AbstractContextManager["ResultStore"]):
-    """Stores run results for any number of threads and processes. A `ResultStore` is a context manager."""
+    """Stores the results of runs. Several threads and processes can use it at the same time."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open a result store, and create the file if it does not exist.
-
-        Args:
-            path: the path of the file; None to store nothing.
-        """
         self.path = path
         self.problem: str | None = None
-        """The reason why results are no longer stored, as a sentence; None while the store works."""
+        """The reason why results are no longer stored, or None while the store works."""
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
         if path is not None:
@@ -55,7 +49,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
             self._close()
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return the run result that is stored under a key; None if the store does not have the key."""
+        """Return the result that is stored under a key, or None if the key is missing."""
         with self._lock:
             if self._database is None:
                 return None
@@ -71,7 +65,7 @@ class ResultStore(AbstractContextManager["ResultStore"]):
         return kept if isinstance(kept, dict) else None
 
     def put(self, key: str, result: dict[str, Any]) -> None:
-        """Store a run result immediately, in one transaction."""
+        """Store the result of a run immediately, in one transaction."""
         packed = zlib.compress(json.dumps(result).encode())
         with self._lock:
             if self._database is None:
@@ -85,7 +79,6 @@ class ResultStore(AbstractContextManager["ResultStore"]):
                 self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        """Continue without the store."""
         text = str(error).partition("\n")[0] or type(error).__name__
         self.problem = f"results are no longer stored: {text} ({self.path}); the search continues without the store"
         self._close()
@@ -98,7 +91,9 @@ class ResultStore(AbstractContextManager["ResultStore"]):
 
 
 def store_path(store: str | Path | None) -> Path | None:
-    """Return the path that `store=` specifies: the file in the user's cache folder for None, and None for "none".
+    """Return the path of the result store, or None if `store` is "none".
+
+    By default, the store is in the user's cache folder.
 
     Raises:
         UsageError: the path is a folder, or its parent folder does not exist.

@@ -1,8 +1,7 @@
-"""Collect the source files that affect a run: the script, user modules it imports, and files named in its arguments.
+"""Collect the source files that affect a run: the script, the user's modules, and files named as arguments."""
 
-Modules are found by their import statements, without running any code. If a file imports by name
-(`importlib.import_module`), all Python files below the script's folder are included.
-"""
+# Modules are found by their import statements, without running any code. If a file imports by name
+# (`importlib.import_module`), all Python files below the script's folder are included.
 
 import ast
 import importlib.util
@@ -22,7 +21,7 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def sources_of(words: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each file that affects the run of a command, by the absolute path of the file.
+    """Return a mapping from absolute paths to the contents of the files that affect a command.
 
     Args:
         words: the script with its arguments, or a command that starts with "-m", torchrun or any program.
@@ -50,7 +49,6 @@ def sources_of(words: Sequence[str]) -> dict[str, bytes]:
 
 
 def _roots(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders that may contain the user's modules: the folder of the script, and the folders in sys.path."""
     standard = {Path(path).resolve() for path in sysconfig.get_paths().values()}
     others = [Path(path or ".").absolute() for path in sys.path]
     return list(
@@ -69,7 +67,6 @@ def _module_behind_m(words: Sequence[str], roots: Sequence[Path]) -> list[Path]:
 
 
 def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Path]:
-    """Return the files of the user's modules that a Python file imports."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError):  # a notebook, or invalid Python: only the file itself is included
@@ -92,7 +89,6 @@ def _imported(path: Path, content: bytes, roots: Sequence[Path]) -> Iterator[Pat
 
 
 def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
-    """Return the files that run when a module is imported: those of its parent packages, and the file of the module."""
     parts = name.split(".")
     for root in [*roots, *_home_of(parts[0])]:
         found = []
@@ -104,8 +100,8 @@ def _files_of(name: str, roots: Sequence[Path]) -> list[Path]:
     return []
 
 
+# For packages that are installed in editable mode.
 def _home_of(name: str) -> list[Path]:
-    """Return the folder of a package that is installed in editable mode."""
     try:
         spec = importlib.util.find_spec(name) if name not in sys.stdlib_module_names else None
     except (ImportError, ValueError, AttributeError):

@@ -1,1 +1,1 @@
-"""Generate the weights and data that a script tries to load and that this machine does not have."""
+"""Generate weights and data that a script loads but that are missing on this machine."""

@@ -1,4 +1,4 @@
-"""The options that specify which weights and data to generate. This module does not import torch."""
+"""The options that select which missing weights and data to generate."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,25 +16,26 @@ _EXAMPLE: Final = "text:length=2048,rows=64, chat:..., preference:... or image:2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpData:
-    """The rows of a generated data set."""
+    """The kind, number and size of the rows in a generated data set."""
 
     form: str
-    """The kind of each generated row: "text", "chat", "preference" or "image"."""
+    """The kind of the generated rows: "text", "chat", "preference" or "image"."""
     length: int = 512
-    """The number of tokens in each generated row, if the user gave no file of lengths."""
+    """The number of tokens per row, if the user gave no file of lengths."""
     rows: int | None = None
-    """The number of rows to generate. If None, there are as many rows as lengths in the file of lengths, or 64 rows
-    without a file.
+    """The number of rows to generate.
+
+    If None, one row is generated per entry in the file of lengths, or 64 rows without a file.
     """
     height: int = 224
     width: int = 224
     classes: int = 10
     column: str | None = None
-    """The name of the column in generated rows; if None, it is "text", "messages" or "image"."""
+    """The name of the column with the generated data. If None, it depends on `form`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the rows to generate for a description such as "text:length=2048,rows=64".
+        """Parse a description of the rows to generate, such as "text:length=2048,rows=64".
 
         Raises:
             UsageError: the text is not a description of rows.
@@ -53,10 +54,8 @@ class MadeUpData:
                 data = data._with(text, name.strip(), value.strip())
         return data
 
+    # The first value of the description has no name. It is an image size or a number of tokens.
     def _sized(self, text: str, size: str) -> Self:
-        """Return the description of rows with its first value set, which has no name: an image size or a number of
-        tokens.
-        """
         if self.form != "image":
             return self._with(text, "length", size)
         height, _, width = size.partition("x")
@@ -83,19 +82,17 @@ class MadeUpData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpChoice:
-    """The weights and data that ullage generates if they are missing. By default, it generates nothing."""
+    """The options that select which missing weights and data to generate. By default, nothing is generated."""
 
     random_weights: bool = False
     config: str | None = None
-    """The absolute path of a folder with the configurations of models that ullage does not know, or the path of its
-    config.json.
-    """
+    """The absolute path of a config.json file, or of a folder with the configurations of several models."""
     data: str | None = None
-    """A description of the rows to generate, in the format of `MadeUpData.parse`."""
+    """A description of the rows to generate, such as "text:length=2048,rows=64"."""
     lengths: str | None = None
-    """The absolute path of a file with the lengths of the rows to generate."""
+    """The absolute path of a file with the number of tokens of each row."""
     folder: str | None = None
-    """The folder for generated files. The process that starts the script creates and removes the folder."""
+    """The folder for generated files, which is removed after the run."""
 
     @property
     def is_asked(self) -> bool:
@@ -103,7 +100,7 @@ class MadeUpChoice:
         return self.random_weights or self.data is not None
 
     def check(self) -> None:
-        """Raise UsageError if the options for generated data contradict each other or name missing files."""
+        """Raise UsageError if the options contradict each other, or name missing files."""
         if self.config is not None:
             if not self.random_weights:
                 raise UsageError("config= gives the configuration for random_weights=; give random_weights=True too")
@@ -126,7 +123,7 @@ class MadeUpChoice:
 
 
 def read_lengths(path: Path) -> list[int]:
-    """Return the lengths of rows from a file: each line has one length, or "LENGTH,COUNT" for a histogram.
+    """Read the lengths of rows from a file with lines such as "512" or "512,100" (100 rows of length 512).
 
     Raises:
         UsageError: the file cannot be read, or contains no lengths.

@@ -1,4 +1,4 @@
-"""Generate rows for the library `datasets`, if `load_dataset` or `load_from_disk` does not find the data set."""
+"""Generate rows if the library `datasets` does not find a data set."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,7 +13,7 @@ _SPLITS: Final = ("train", "validation", "test")
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Install the hooks that generate rows, when the script imports the library `datasets`."""
+    """Generate missing data sets when the script uses the library `datasets`."""
     maker = _MadeUpDatasets(repositories, data)
 
     def watch(module: Any) -> None:
@@ -31,7 +31,6 @@ class _MadeUpDatasets:
         self._noted: set[str] = set()
 
     def load(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """Return the data set if it is on this machine, otherwise a generated data set."""
         try:
             return original(*arguments, **keywords)
         except Exception as error:
@@ -71,8 +70,8 @@ class _MadeUpDatasets:
         kind: Any = datasets.IterableDatasetDict if streams else datasets.DatasetDict
         return _any_split(kind)(dict.fromkeys(_SPLITS, one))
 
+    # All rows have the same image, which is encoded once.
     def _pictures(self) -> Any:
-        """Return generated rows with images and labels. One image is encoded once, and all rows have this image."""
         import datasets
 
         from ullage.predicting.made_up.pictures import encoded
@@ -91,7 +90,6 @@ class _MadeUpDatasets:
 
 
 def _any_split(kind: Any) -> Any:
-    """Return a subclass of a class of the datasets library that has a split of any name."""
 
     class AnySplit(kind):  # type: ignore[misc]  # of a library that is imported when the script does
         def __missing__(self, name: str) -> Any:

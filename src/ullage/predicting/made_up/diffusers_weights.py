@@ -1,4 +1,4 @@
-"""Generate Diffusers models, schedulers and whole pipelines from their configurations, if their files are missing."""
+"""Generate Diffusers models, schedulers and pipelines from their configurations if files are missing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ _PIPELINE: Final = "model_index.json"
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks that generate models, when the script imports diffusers."""
+    """Generate missing models when the script uses diffusers."""
     maker = _MadeUpDiffusers(repositories)
     stand_in("diffusers.configuration_utils", "ConfigMixin.load_config", maker.config)
     stand_in("diffusers.models.modeling_utils", "ModelMixin.from_pretrained", maker.model)
@@ -26,9 +26,6 @@ class _MadeUpDiffusers:
         self._repositories = repositories
 
     def config(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return the configuration of a model or scheduler. The configuration of an unknown scheduler consists of the
-        defaults of its class.
-        """
         try:
             return original(cls, name, *arguments, **keywords)
         except OSError as error:
@@ -43,8 +40,8 @@ class _MadeUpDiffusers:
                 raise with_hint(error, self._repositories.unknown_text(str(name), "the weights")) from error
         return original(cls, made.path, *arguments, **keywords)
 
+    # A generated checkpoint is loaded if diffusers does not find the model's checkpoint on this machine.
     def model(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if the diffusers library does not find the real checkpoint on this machine."""
         subfolder = keywords.get("subfolder") or ""
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
@@ -66,9 +63,6 @@ class _MadeUpDiffusers:
         return original(cls, made.path, *arguments, **keywords)
 
     def pipeline(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a pipeline from the folder that `config=` names; the missing parts of the pipeline are then generated
-        one by one.
-        """
         try:
             return original(cls, name, *arguments, **{**keywords, "local_files_only": True})
         except (OSError, ValueError) as error:

@@ -1,9 +1,8 @@
-"""The folder for generated files: created before the script starts, and removed when the run is over.
+"""Create a folder for generated files before the script starts, and remove it after the run."""
 
-A separate process, the keeper, removes the folder however the run ends, even if the run is killed. It runs `main` with
-the folder as its argument. Its standard input is a pipe whose other end only the starting process has: when the pipe is
-closed, the run is over.
-"""
+# A separate process, the keeper, removes the folder however the run ends, even if the run is killed. It runs `main`
+# with the folder as its argument. Its standard input is a pipe whose other end only the starting process has: when the
+# pipe is closed, the run is over.
 
 import os
 import signal
@@ -28,7 +27,7 @@ _PAUSE_SECONDS: Final = 0.1
 
 @contextmanager
 def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
-    """Yield the options for generated data with a new folder for the files, if anything is to be generated.
+    """Create a folder for generated files, if any may be generated, and yield the options with this folder.
 
     Raises:
         SharedFolderError: other users can write to the folder for temporary files.
@@ -58,7 +57,7 @@ def with_folder(choice: MadeUpChoice) -> Iterator[MadeUpChoice]:
 
 
 def main() -> None:
-    """Wait until the run ends, and remove the folder of generated files with its contents."""
+    """Wait until the run ends, and remove the folder of generated files."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     os.chdir("/")
     folder = OwnFolder.open(Path(sys.argv[1]))

@@ -1,8 +1,6 @@
-"""Keep a model's initial random weights if the file to load is missing: for `torch.load`, safetensors, torch.hub and
-timm.
+"""Keep a model's initial random weights if the script loads a file that is missing.
 
-In place of the file's content, the script gets a state dict that a model treats as its present state, so that its
-initial values stay.
+The script gets a placeholder for the file's state dict. A model that loads it keeps its present weights.
 """
 
 import os
@@ -16,20 +14,18 @@ _COUNTS: Final = frozenset({"epoch", "epochs", "step", "steps", "global_step", "
 
 
 class MadeUpState(dict[str, Any]):
-    """A placeholder for the state dict of a missing file. A lookup in it returns another placeholder, or 0 for step
-    counts.
-    """
+    """A placeholder for the state dict of a missing file. Its entries are placeholders or, for step counts, 0."""
 
     def __missing__(self, name: Any) -> Any:
         return 0 if name in _COUNTS else MadeUpState()
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """Return a placeholder for a missing entry of the state dict, unless a default is given."""
+        """Return the default if one is given, otherwise a placeholder for the missing entry."""
         return default if default is not None else self[name]
 
 
 def install(note: Callable[[str], None]) -> None:
-    """Install the hooks that replace missing state dicts, when the script imports torch, safetensors or timm."""
+    """Replace missing state dicts by placeholders when the script uses torch, safetensors or timm."""
     said: set[str] = set()
 
     def load(original: Callable[..., Any], file: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -73,9 +69,6 @@ def install(note: Callable[[str], None]) -> None:
 
 
 def _load_into_module(original: Callable[..., Any], this: Any, state: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Load the module's own state if the given state is a placeholder. A copy of a placeholder is an empty
-    placeholder.
-    """
     return original(this, this.state_dict() if isinstance(state, MadeUpState) else state, *arguments, **keywords)
 
 

@@ -1,4 +1,4 @@
-"""Install the hooks that generate missing weights and data, in the libraries that the script imports."""
+"""Install the hooks that generate missing weights and data."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from ullage.predicting.made_up.repository import MadeUpRepositories
 
 
 def install(choice: MadeUpChoice, note: Callable[[str], None]) -> None:
-    """Install hooks that run when the script imports a library that loads weights or data.
+    """Install the hooks that generate missing weights and data, for each library when the script imports it.
 
     Args:
         choice: the weights and data that may be generated.

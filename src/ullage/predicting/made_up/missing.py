@@ -1,6 +1,4 @@
-"""Determine from an error which file, model or data set is missing, if any. This module imports no additional
-libraries.
-"""
+"""Find out from an error which file, model or data set is missing."""
 
 import errno
 import os
@@ -16,30 +14,28 @@ _NAMES: Final = ("pretrained_model_name_or_path", "pretrained_model_name", "mode
 
 
 def is_not_there(error: BaseException) -> bool:
-    """Return whether the error of a library means that a file or a repository is missing, or that the network is not
-    available.
-    """
+    """Return whether the error means that a file is missing or that the network is unavailable."""
     if isinstance(error, AttributeError):  # transformers 4.57 without a network: a lookup of a file returned None
         return str(error) == "'NoneType' object has no attribute 'endswith'"
     return isinstance(error, OSError) and error.errno not in _OTHER
 
 
 def is_gated(error: BaseException) -> bool:
-    """Return whether an error is about a gated repository, which needs the permission of its owner (huggingface_hub
-    0.36).
+    """Return whether the error is about a repository that needs its owner's permission. Checked with huggingface_hub
+    0.36.
     """
     return any(kind.__name__ == "GatedRepoError" for each in _chain(error) for kind in type(each).__mro__)
 
 
 def _gate(path: str) -> str:
-    """Return the instructions for access to a gated repository, from its path on the Hugging Face hub."""
     where = quoted(f"https://huggingface.co/{path}")
     return f"gated: request access at {where}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def hint_of(error: BaseException) -> str:
-    """Return the hint to show with an error that ended a script; "" if no hint applies. If a file, model or data set is
-    missing, the hint names the option that generates it.
+    """Return advice for the error that ended a script, or an empty text.
+
+    If a file, model or data set is missing, the advice names the option that generates it.
     """
     for each in _chain(error):
         if text := getattr(each, HINT, ""):
@@ -58,8 +54,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+# The stack frames of the error show the name of the model or data set that the script was loading.
 def _text(error: BaseException) -> str:
-    """Return the hint for the model or data set that the stack frames of an error were loading."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__", ""))
         if text := _text_of_call(module, frame.f_code.co_name, frame.f_locals, error):

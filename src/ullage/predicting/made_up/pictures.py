@@ -1,4 +1,4 @@
-"""Generate images: encoded images, folders with one subfolder for each class, and the data sets of torchvision."""
+"""Generate images: JPEG images, folders with a subfolder per class, and torchvision data sets."""
 
 import io
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ullage.predicting.made_up.standing_in import stand_in
 
 
 def encoded(width: int, height: int) -> bytes:
-    """Return an image of one colour as the bytes of a JPEG file."""
+    """Return an image of one colour as JPEG bytes."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -22,7 +22,7 @@ def encoded(width: int, height: int) -> bytes:
 
 
 def install(repositories: MadeUpRepositories, data: MadeUpData) -> None:
-    """Install the hooks that generate images, when the script imports the data sets of torchvision."""
+    """Generate missing images when the script uses a torchvision data set."""
     maker = _MadeUpPictures(repositories, data)
     stand_in("torchvision.datasets.folder", "DatasetFolder.__init__", maker.folder)
     stand_in("torchvision.datasets.imagenet", "ImageNet.__init__", maker.folder)
@@ -38,7 +38,6 @@ class _MadeUpPictures:
         self._path: str | None = None
 
     def folder(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Replace a missing folder of images by a generated folder, with one subfolder per class."""
         try:
             original(this, root, *arguments, **keywords)
         except (OSError, RuntimeError) as error:
@@ -51,7 +50,6 @@ class _MadeUpPictures:
             self._say(str(root), self._data.height, self._data.width)
 
     def cifar(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Replace missing CIFAR images by images of one colour."""
         classes = 100 if type(this).__name__ == "CIFAR100" else 10
         if self._stands_in(original, this, root, arguments, keywords, classes=classes, side=32):
             import numpy
@@ -60,7 +58,6 @@ class _MadeUpPictures:
             this.targets = [number % classes for number in range(self._count)]
 
     def mnist(self, original: Callable[..., Any], this: Any, root: Any, *arguments: Any, **keywords: Any) -> None:
-        """Replace missing images of MNIST and similar data sets by black images."""
         if self._stands_in(original, this, root, arguments, keywords, classes=10, side=28):
             import torch
 
@@ -78,9 +75,6 @@ class _MadeUpPictures:
         classes: int,
         side: int,
     ) -> bool:
-        """Load the images if they exist; if they are missing, initialise the torchvision data set without images and
-        return True.
-        """
         try:
             original(this, root, *arguments, **keywords)
         except Exception as error:
@@ -102,7 +96,6 @@ class _MadeUpPictures:
         return True
 
     def _files(self) -> str:
-        """Return the path of a generated folder of images, with one subfolder per class."""
         if self._path is None:
             home = self._repositories.home.make_folder("pictures")
             picture = encoded(self._data.width, self._data.height)

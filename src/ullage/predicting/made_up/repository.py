@@ -1,7 +1,6 @@
-"""A generated folder in place of a model repository that is not on this machine. It is created on first use.
+"""Generate a model folder in place of a model that is not on this machine.
 
-Its configuration comes from the model's folder or the library's cache, from `config=`, or from `configs/`, which has
-the configurations of common models.
+The configuration comes from the model's folder, the library's cache, `config=`, or ullage's own `configs/` folder.
 """
 
 import json
@@ -25,18 +24,16 @@ Config = dict[str, Any]
 
 @dataclass(slots=True)
 class MadeUpRepository:
-    """A generated model folder. Libraries get the path of this folder in place of the name of the missing
-    repository.
-    """
+    """A generated model folder. Libraries load from this folder in place of the missing model."""
 
     folder: OwnFolder
     name: str
-    """The name that the script loads."""
+    """The name of the model that the script loads."""
     config: Config
     source: str
-    """The source of the model's configuration, as text for notes."""
+    """A text for notes that says where the model's configuration comes from."""
     has: set[str] = field(default_factory=set)
-    """The kinds of file in the generated folder: "weights", "tokenizer", ..."""
+    """The kinds of files in the generated folder, such as "weights" or "tokenizer"."""
 
     @property
     def path(self) -> str:
@@ -44,28 +41,26 @@ class MadeUpRepository:
         return str(self.folder.path)
 
     def write(self, name: str, content: str) -> None:
-        """Write a text file into the folder atomically, and replace an existing file."""
+        """Write a text file into the folder atomically, in place of any existing file."""
         self.folder.write_whole(name, content.encode())
 
 
 class MadeUpRepositories:
-    """The generated model folders of this process by name, with the options for generated data and the recipient of
-    notes.
-    """
+    """The generated model folders of this process, and the options for generated data."""
 
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
-        """A function that is called once with a sentence about each object that was generated."""
+        """A function that is called once with a sentence about each generated object."""
         self.last_tokenizer: Any = None
-        """The last tokenizer that the script loaded. ullage uses it to count the tokens of generated texts."""
+        """The last tokenizer that the script loaded. It counts the tokens of generated texts."""
         self._home: OwnFolder | None = None
         self._made: dict[str, MadeUpRepository] = {}
 
     def repository(
         self, name: str, own_config: Config | None = None, *, subfolder: str = "", file: str = CONFIG_NAME
     ) -> MadeUpRepository | None:
-        """Return the generated folder for a name; None if no configuration is known.
+        """Return the generated folder for a model, or None if the model's configuration is unknown.
 
         Args:
             name: the name that the script loads: a repository's name or a path.
@@ -93,7 +88,7 @@ class MadeUpRepositories:
         return self._home
 
     def config_of(self, name: str, subfolder: str = "", file: str = CONFIG_NAME) -> tuple[Config, str] | None:
-        """Return the configuration of the model with the given name, and the source of the configuration."""
+        """Return the configuration of a model and a text that says where it comes from, or None if unknown."""
         for path in self._places(name, subfolder, file):
             if (config := read_config(path)) is not None:
                 return config, str(path)
@@ -113,7 +108,9 @@ class MadeUpRepositories:
         return places
 
     def unknown_text(self, name: str, what: str) -> str:
-        """Return the error message that a model's configuration was not found, with the places that were searched."""
+        """Return the error message for a model whose configuration is unknown. It lists the places that were
+        searched.
+        """
         given = f"{self.choice.config}, " if self.choice.config is not None else ""
         return (
             f"{what} of {quoted(name)} cannot be generated without a configuration. It was not found in the model's "
@@ -123,7 +120,7 @@ class MadeUpRepositories:
 
 
 def read_config(path: Path) -> Config | None:
-    """Return the content of a config.json file; None if the file does not exist or is invalid."""
+    """Return the contents of a config.json file, or None if the file is missing or invalid."""
     try:
         config = json.loads(read_regular(path, most_bytes=_MOST_BYTES))
     except (OSError, ValueError):
@@ -132,7 +129,7 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration that ullage contains for a model's name, whoever uploaded the model."""
+    """Return the configuration that comes with ullage for a model. The owner of the repository does not matter."""
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

@@ -1,9 +1,7 @@
-"""Generate rows of texts, conversations or preferences with a given number of tokens, using only the script's
-tokenizer.
+"""Generate rows of texts, conversations or preferences with a given number of tokens."""
 
-A text repeats one short word, which is one token in nearly every tokenizer. If the script has loaded a tokenizer, it
-counts the tokens of a text, and the text is shortened or extended until it has the wanted number of tokens.
-"""
+# A text repeats one short word, which is one token in nearly every tokenizer. If the script has loaded a tokenizer, it
+# counts the tokens of a text, and the text is shortened or extended until it has the wanted number of tokens.
 
 import random
 from collections.abc import Callable
@@ -14,8 +12,8 @@ from ullage.predicting.made_up.choice import MadeUpChoice, MadeUpData, read_leng
 
 _WORD: Final = "the"
 _ROWS: Final = 64
+# These numbers of words show whether each additional word adds the same number of tokens.
 _PROBES: Final = (32, 64, 128)
-"""The numbers of words in texts that test whether each additional word adds the same number of tokens."""
 Row = dict[str, Any]
 
 
@@ -60,8 +58,8 @@ def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
     return {column or "messages": conversation(fitted(length, count if can_count else None))}
 
 
+# The prompt has half of the tokens, and each of the two answers has the other half.
 def _preference(length: int, tokenizer: Any, column: str | None) -> Row:
-    """Return a generated preference row: a prompt with half of the tokens, and two answers with the other half each."""
 
     def parts(words: int) -> tuple[str, str]:
         prompt = max(words // 2, 1)
@@ -80,9 +78,7 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return the number of words that a text needs to have the wanted number of tokens, or slightly fewer. Without a
-    tokenizer, one word counts as one token.
-    """
+    """Return how many words fit in `length` tokens. Without a tokenizer, a word counts as one token."""
     if count is None:
         return length
     try:

@@ -1,9 +1,7 @@
-"""A safetensors file of any size that takes almost no memory or disk space: a header, and a sparse hole for the
-tensors.
+"""Write safetensors files of any size that take almost no disk space, because they are sparse files."""
 
-Small tensors are written with random numbers. A script may read them back from the GPU or branch on them, and zeros
-would not be realistic for a trained model.
-"""
+# Small tensors are written with random numbers. A script may read them back from the GPU or branch on them, and zeros
+# would not be realistic for a trained model.
 
 import json
 import os
@@ -17,11 +15,13 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""The size of the largest tensor whose values are written into a generated file, in bytes. For larger tensors, the
-emulated GPU does not store values (option `values`).
+"""The largest size of a tensor that is written with values, in bytes.
+
+The emulated GPU does not store the values of larger tensors.
 """
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02
+# In the order in which the safetensors library sorts the data types.
 _CODES: Final = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -39,15 +39,12 @@ _CODES: Final = {
     "int64": "I64",
     "uint64": "U64",
 }
-"""The data types by their names in a safetensors file, in the order of the safetensors library, which writes the last
-type first.
-"""
 
 
 def write_sparse_file(
     folder: OwnFolder, name: str, tensors: Mapping[str, "torch.Tensor"], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write the file that `safetensors.torch.save_file` would write for tensors of these shapes and types.
+    """Write a sparse safetensors file for tensors with the given shapes and data types.
 
     Raises:
         OSError: the file cannot be written.
@@ -76,7 +73,10 @@ def write_sparse_file(
 
 @contextmanager
 def saved_as_holes(module: Any, name: str, folder: OwnFolder) -> Iterator[None]:
-    """Replace a library's function that saves tensors to safetensors files, so that it writes sparse files."""
+    """Make a library's function write sparse files while the `with` block runs.
+
+    The function must save tensors to safetensors files.
+    """
     original = getattr(module, name)
 
     def save(tensors: dict[str, Any], path: str, metadata: dict[str, str] | None = None) -> None:

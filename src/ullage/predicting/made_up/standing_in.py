@@ -1,4 +1,4 @@
-"""Replace functions of libraries by wrappers that may generate what the original function does not find."""
+"""Replace functions of libraries by wrappers that may generate missing objects."""
 
 import functools
 from collections.abc import Callable
@@ -7,30 +7,32 @@ from typing import Any, Final
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 HINT: Final = "__ullage_hint__"
-"""The name of the attribute of an error that holds the hint to show with the error."""
+"""The name of an attribute that is set on errors, and contains advice for the user."""
+# Library functions receive the name of the object to load in one of these keyword arguments.
 _WHAT: Final = (
     *("pretrained_model_name_or_path", "pretrained_model_name", "path", "dataset_path"),
     *("f", "filename", "url", "root"),
 )
-"""The keyword arguments with which library functions receive the name of the object to load."""
 
 
 def when_imported(name: str, act: Callable[[Any], None]) -> None:
-    """Call a function with a module, right after the script or a library has imported this module."""
+    """Call a function with a module, right after this module is imported."""
     ImportWatch(name, before=lambda: None, after=act).install()
 
 
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
-    """Make calls of a module's function or method ("Model.load") go to `instead`, as soon as the module is imported."""
+    """Redirect calls of a module's function or method to `instead`, as soon as the module is imported.
+
+    `path` is the name in the module, such as "Model.load".
+    """
     *owners, name = path.split(".")
     when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Replace a function, method or class method, so that each call becomes `instead(original, *arguments,
-    **keywords)`.
+    """Replace a function or method, so that each call becomes `instead(original, *arguments, **keywords)`.
 
-    The name of the object to load, such as a model's name, is then always a positional argument.
+    `arguments` always contains the name of the object to load, even if the caller passes it as a keyword.
     """
     found = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     is_class_method = isinstance(found, classmethod)
@@ -48,6 +50,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Return the error with a hint added, which is shown when the run ends."""
+    """Attach advice to an error, which is shown when the run ends."""
     setattr(error, HINT, text)
     return error

@@ -1,7 +1,6 @@
-"""Generate a tokenizer in place of a missing one: bytes and some words, up to the vocabulary size of the model.
+"""Generate a tokenizer in place of a missing one, with the vocabulary size of the model.
 
-The tokenizer's token numbers are below the `vocab_size` of the configuration. Each word of generated texts is one
-token.
+Each word of the generated texts is one token.
 """
 
 import json
@@ -29,15 +28,16 @@ _NAMED: Final = {
     "sep_token": "</s>",
 }
 _ROLES: Final = ("<|system|>", "<|user|>", "<|assistant|>")
+# These arguments of the missing tokenizer are passed to the generated one.
 _KEPT: Final = ("padding_side", "truncation_side", "model_max_length")
-"""The arguments of the missing tokenizer that a generated tokenizer also accepts."""
 _MERGES: Final = (("t", "h"), ("th", "e"), ("\u0120", "the"))
 _BYTES: Final = 256
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks when the script imports transformers' tokenizers. Without `random_weights`, the hooks only
-    store the tokenizer that the script loads.
+    """Install the hooks as soon as the script imports transformers' tokenizers.
+
+    Without `random_weights`, the hooks only store the tokenizer that the script loads.
     """
 
     def from_pretrained(original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -57,10 +57,8 @@ def install(repositories: MadeUpRepositories) -> None:
     stand_in("transformers.tokenization_utils_base", "PreTrainedTokenizerBase.from_pretrained", from_pretrained)
 
 
+# In a pipeline, the tokenizer belongs to the text encoder.
 def _repository(repositories: MadeUpRepositories, name: str, keywords: dict[str, Any]) -> MadeUpRepository | None:
-    """Return the folder of the model to which a tokenizer belongs; in a pipeline, this is the folder of the text
-    encoder.
-    """
     subfolder = keywords.get("subfolder") or ""
     if "tokenizer" in subfolder:
         return repositories.repository(name, subfolder=subfolder.replace("tokenizer", "text_encoder"))
@@ -84,10 +82,8 @@ def _loaded(repositories: MadeUpRepositories, made: MadeUpRepository, name: str,
     return tokenizer
 
 
+# If this machine has the files, loading failed for another reason.
 def _has_files(cls: Any, name: str, subfolder: str) -> bool:
-    """Return whether the files of a tokenizer exist on this machine. If so, loading failed for another reason than
-    missing files.
-    """
     from transformers.utils.hub import cached_file
 
     for file in {*cls.vocab_files_names.values(), "tokenizer.json"}:
@@ -104,7 +100,7 @@ def _has_files(cls: Any, name: str, subfolder: str) -> bool:
 
 
 def vocabulary_size(config: Config) -> int:
-    """Return the vocabulary size in a model's configuration; if it describes several models, that of the text model."""
+    """Return the vocabulary size in the configuration of a model, or of its text model."""
     for part in (config, config.get("text_config"), config.get("decoder"), config.get("text_encoder")):
         if isinstance(part, dict) and isinstance(part.get("vocab_size"), int):
             return int(part["vocab_size"])
@@ -112,7 +108,7 @@ def vocabulary_size(config: Config) -> int:
 
 
 def write_tokenizer(made: MadeUpRepository) -> None:
-    """Write tokenizer.json and the configuration of a generated tokenizer."""
+    """Write a generated tokenizer: tokenizer.json and its configuration."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     size = vocabulary_size(made.config)

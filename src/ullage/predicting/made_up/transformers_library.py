@@ -1,11 +1,9 @@
-"""Load transformers models with missing weights from a generated checkpoint with the right names, shapes and data
-types.
+"""Generate a checkpoint if the weights of a transformers model are missing."""
 
-The library's `from_pretrained` loads the checkpoint, so that it allocates (by device_map, data type, quantization) what
-it would allocate for the real checkpoint. The library's `save_pretrained` decides the contents of the checkpoint, for a
-model on the meta device, which takes no memory. A missing image or audio processor gets the defaults of its class, in
-the model's input size.
-"""
+# The library's `from_pretrained` loads the checkpoint, so that it allocates (by device_map, data type, quantization)
+# what it would allocate for the real checkpoint. The library's `save_pretrained` decides the contents of the
+# checkpoint, for a model on the meta device, which takes no memory. A missing image or audio processor gets the
+# defaults of its class, in the model's input size.
 
 import copy
 import json
@@ -22,7 +20,7 @@ from ullage.predicting.made_up.standing_in import around, stand_in, when_importe
 OF_THE_HUB: Final = (
     *("revision", "token", "use_auth_token", "local_files_only", "force_download", "cache_dir", "variant"),
 )
-"""Arguments that say where to load from."""
+"""The arguments of `from_pretrained` that say where to load from."""
 _PROCESSORS: Final = (
     ("transformers.image_processing_base", "ImageProcessingMixin.get_image_processor_dict"),
     ("transformers.feature_extraction_utils", "FeatureExtractionMixin.get_feature_extractor_dict"),
@@ -31,7 +29,7 @@ _PROCESSORS: Final = (
 
 
 def install(repositories: MadeUpRepositories) -> None:
-    """Install the hooks that generate missing models, when the script imports transformers."""
+    """Generate missing models when the script uses transformers."""
     configurations = _Configurations(repositories)
 
     def watch(module: Any) -> None:
@@ -61,15 +59,13 @@ def install(repositories: MadeUpRepositories) -> None:
         stand_in(module, path, load)
 
 
+# Every class of transformers loads its configuration with `PretrainedConfig.get_config_dict`.
 class _Configurations:
-    """Wrap `PretrainedConfig.get_config_dict`, with which every class of transformers loads a configuration."""
-
     def __init__(self, repositories: MadeUpRepositories) -> None:
         self._repositories = repositories
         self.original: Callable[..., Any] | None = None
 
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Return a configuration that ullage knows if the transformers library does not find one."""
         self.original = original
         try:
             found = original(cls, name, *arguments, **keywords)
@@ -89,7 +85,6 @@ class _Configurations:
         return original(cls, made.path, *arguments, **keywords)
 
     def own(self, cls: Any, name: str, subfolder: str, *, is_here: bool) -> Config | None:
-        """Return the configuration that transformers finds for a name: in the model's folder, the cache or the hub."""
         if self.original is None:
             return None
         try:
@@ -101,16 +96,12 @@ class _Configurations:
 
 
 class _Models:
-    """Wrap `PreTrainedModel.from_pretrained`."""
-
     def __init__(self, repositories: MadeUpRepositories, configurations: _Configurations) -> None:
         self._repositories = repositories
         self._configurations = configurations
 
+    # No large file is downloaded.
     def __call__(self, original: Callable[..., Any], cls: Any, name: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Load a generated checkpoint if transformers does not find a checkpoint on this machine. No large file is
-        downloaded.
-        """
         if name is None:
             return original(cls, name, *arguments, **keywords)
         try:
@@ -157,9 +148,7 @@ class _Models:
 
 
 def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
-    """Write a checkpoint for a model's configuration, and return the number of parameters and the name of the model
-    class.
-    """
+    """Write a checkpoint for a model's configuration. Return the number of parameters and the model's class name."""
     import torch
     import transformers
 
@@ -186,17 +175,14 @@ def write_checkpoint(made: MadeUpRepository, cls: Any) -> tuple[int, str]:
 
 
 def _concrete(cls: Any, config: Any) -> Any:
-    """Return the model class that the script requests, or the default model class of the configuration."""
     import transformers
 
     mapping: Any = transformers.MODEL_MAPPING
     return cls if cls is not transformers.PreTrainedModel else mapping[type(config)]
 
 
+# On the meta device, `save_pretrained` cannot find buffers by identity, so it finds them by name.
 def _take_buffers_for_parameters(model: Any) -> None:
-    """Make `save_pretrained` find buffers by name too, because the method compares tensors on the meta device by
-    identity.
-    """
     find = model.get_parameter
 
     def get_parameter(name: str) -> Any:
@@ -209,16 +195,13 @@ def _take_buffers_for_parameters(model: Any) -> None:
 
 
 def has_weights(name: str) -> bool:
-    """Return whether a folder contains weight files. If so, loading failed for another reason than missing files."""
+    """Return whether a folder contains files with weights."""
     if not os.path.isdir(name):
         return False
     return any(each.endswith((".safetensors", ".bin", ".pt", ".pth", ".gguf")) for each in os.listdir(name))
 
 
 def _sizes_of(config: Config) -> Config:
-    """Return the arguments of an image processor that follow from a model's input size; an empty configuration if it
-    has no input size.
-    """
     vision = config.get("vision_config")
     size = config.get("image_size", vision.get("image_size") if isinstance(vision, dict) else None)
     if not isinstance(size, int):

@@ -1,1 +1,1 @@
-"""Running a script on an emulated GPU to predict how much memory it needs, and whether it fits."""
+"""Run a script on an emulated GPU to predict how much GPU memory it needs, and whether it fits."""

@@ -1,4 +1,4 @@
-"""A prediction request that applies a suggested change to the script's run."""
+"""Apply a suggested change to a prediction request."""
 
 import os
 from dataclasses import replace
@@ -10,10 +10,7 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 
 
 def changed(request: Request, change: Change, setting: str) -> Request:
-    """Return a copy of the prediction request that applies a change to the script's run.
-
-    If the change has allocator options, they are added to the request's own allocator options.
-    """
+    """Return a copy of a prediction request with a suggested change and its allocator options."""
     if change.alloc_conf is not None:
         return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
     request = replace(request, changes=(*request.changes, text_of(change, setting)))
@@ -21,9 +18,7 @@ def changed(request: Request, change: Change, setting: str) -> Request:
 
 
 def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
-    """Return whether a suggested change would alter the run; False if the request already sets the same allocator
-    options.
-    """
+    """Return whether a suggested change differs from the request's current allocator options."""
     if change.alloc_conf is None:
         return True
     options = dict(split_options(change.alloc_conf(setting)))
@@ -31,9 +26,7 @@ def makes_a_difference(request: Request, change: Change, setting: str) -> bool:
 
 
 def settings_of(request: Request) -> str:
-    """Return the allocator settings of the predicted run: those of the request, or those in this process's environment
-    variables.
-    """
+    """Return the allocator settings of a request. The default is the environment of this process."""
     if request.options["alloc_conf"] is not None:
         return request.options["alloc_conf"]
     return settings_in_force(os.environ, semantics_of(find_torch().version))[0]

@@ -1,5 +1,4 @@
-"""Write the lines of a cluster job script that request the predicted resources: an sbatch header, or the resources of a
-Kubernetes pod.
+"""Create the lines of a cluster job script that request the predicted resources, for Slurm or Kubernetes.
 
 A request that is larger than the measured value has a comment with the measured value, the margin, and the rounding.
 """
@@ -11,13 +10,15 @@ from typing import Final
 from ullage.base.units import GIB, text_of_bytes
 
 MARGIN: Final = 0.25
-"""The fraction of the measured host memory that the request adds as a margin. It covers the CUDA driver's host memory,
-which ullage does not measure, and growth during an epoch.
+"""The fraction by which the request exceeds the measured host memory.
+
+The margin covers the CUDA driver's host memory and growth during an epoch.
 """
 LEAST_MARGIN_BYTES: Final = 2 * GIB
 SHM_MARGIN: Final = 1.0
-"""The fraction of the measured /dev/shm use that the request adds as a margin. The margin is large because ullage
-measures /dev/shm only a few times a second.
+"""The fraction by which the request exceeds the measured use of /dev/shm.
+
+The margin is large because /dev/shm is measured only a few times a second.
 """
 _NAME_WIDTH: Final = 40  # characters
 NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
@@ -25,51 +26,51 @@ NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNeeds:
-    """The resources that the script needs on one node according to a prediction; sizes in bytes."""
+    """The predicted resources for one node. Sizes are in bytes."""
 
     script: str
     gpu: str
     card_bytes: int
-    """The total memory of the emulated GPU for which the prediction was made, in bytes."""
+    """The total memory of the emulated GPU, in bytes."""
     used_bytes: int
-    """The largest amount of used GPU memory that the driver would report, in bytes."""
+    """The highest number of bytes that the driver may report as used GPU memory."""
     fits: bool
     nodes: int
     gpus: int
-    """The number of GPUs of one node."""
+    """The number of GPUs per node."""
     ranks: int
-    """The number of training processes that run on one node."""
+    """The number of training processes per node."""
     workers: int
     """The number of processes, such as DataLoader workers, that each training process starts."""
     host_bytes: int | None
-    """The host memory in bytes that one node needs; None if it is not known."""
+    """The host memory in bytes that one node needs, or None if it is unknown."""
     shared_memory_bytes: int
-    """The part of the host memory that is in /dev/shm, in bytes."""
+    """The part of the host memory in /dev/shm, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """The lines of a job script that request the predicted resources, and the requested amounts."""
+    """The lines of a job script and the resources that they request."""
 
     kind: str
-    """"slurm" or "k8s"."""
+    """The cluster software: "slurm" or "k8s"."""
     text: str
     gpus: int
     cpus: int
-    """The number of CPU cores that the job requests for one task (Slurm) or one pod (Kubernetes)."""
+    """The number of CPU cores per task (Slurm) or per pod (Kubernetes)."""
     memory_bytes: int | None
-    """The host memory that the job requests, in bytes, including the margin."""
+    """The requested host memory in bytes, including the margin."""
     shared_memory_bytes: int
-    """The size of /dev/shm that the job requests, in bytes, including the margin."""
+    """The requested size of /dev/shm in bytes, including the margin."""
 
     @property
     def whose(self) -> str:
-        """The name of the cluster software that reads the job script, such as "Slurm"."""
+        """The name of the cluster software, such as "Slurm"."""
         return NAMES[self.kind]
 
 
 def job_request_of(kind: str, needs: JobNeeds) -> JobRequest:
-    """Return the lines of a job script that request the predicted resources, with comments that explain the amounts."""
+    """Return the lines of a job script that request the predicted resources."""
     cpus = needs.workers + 1
     memory = None if needs.host_bytes is None else _with_margin(needs.host_bytes)
     shared = _whole_gib(needs.shared_memory_bytes * (1 + SHM_MARGIN)) if needs.shared_memory_bytes else 0
@@ -106,10 +107,8 @@ def _about(needs: JobNeeds) -> list[str]:
     ]
 
 
+# Cluster software must not read the name as an option or a command.
 def _one_line(name: str) -> str:
-    """Return a name as one printable line for a comment. Nothing in the result can end the comment, so that no cluster
-    software reads it as an option or a command.
-    """
     shown = "".join(character if character.isprintable() else "?" for character in name)
     return shown if len(shown) <= _NAME_WIDTH else f"{shown[: _NAME_WIDTH - 1]}…"
 
@@ -159,8 +158,8 @@ def _slurm(needs: JobNeeds, cpus: int, memory: int | None, shared: int) -> list[
     ]
 
 
+# Sites often use this name in Slurm's gres.conf: h100 for "NVIDIA H100 80GB HBM3".
 def _type_of(gpu: str) -> str:
-    """Return the name that sites often give a GPU in Slurm's gres.conf: h100 for "NVIDIA H100 80GB HBM3"."""
     words = [word for word in gpu.lower().replace("-", " ").split() if word not in ("nvidia", "geforce", "tesla")]
     kept = [word for word in words if not word.endswith("gb") and word not in ("hbm3", "hbm2e", "pcie", "sxm4", "sxm5")]
     return "_".join(kept[:3]) or "gpu"

@@ -1,8 +1,4 @@
-"""Run a script in its own process on an emulated GPU, and make a `Prediction` from the result of the run.
-
-`predict` decides how the run starts. `process.start` starts the process, `child.run` measures the script in it, and
-`verdict.assemble` makes the prediction from the measured result.
-"""
+"""Run a script in a new process on an emulated GPU, and create a `Prediction` from the result."""
 
 import time
 from collections.abc import Callable
@@ -25,16 +21,14 @@ from ullage.predicting.prediction.verdict.failure import failure_of, lacks_other
 
 __all__ = ["Request", "predict"]
 
+# These scripts read back a value that may affect a size or a branch. Later runs track values from the start.
 _known_to_read: Final[set[Path]] = set()
-"""The scripts that have read back a value that may affect a size or a branch while ullage did not track tensor values.
-In further runs of these scripts, ullage tracks values from the start.
-"""
 
 
 def predict(
     request: Request, *, progress: Progress | None = None, cancelled: Callable[[], bool] = lambda: False
 ) -> Prediction:
-    """Run the request's script on an emulated GPU, and return whether it fits and how much memory it needs.
+    """Run a script on an emulated GPU, and return whether it fits and how much memory it needs.
 
     Args:
         request: what to run.
@@ -57,12 +51,8 @@ def predict(
     return _predict(request, tell, cancelled)
 
 
+# Tracking values slows down every operator. But a script that does read values back is run again from its start.
 def _may_begin_without_values(request: Request) -> bool:
-    """Return whether the first run may skip the tracking of tensor values, which slows down every operator.
-
-    It may if the source of the script does not seem to read values back, and if a second run would do no harm: the
-    script is run again from its start if it does read values back.
-    """
     is_plain = not (
         request.is_command
         or request.options["world_size"]
@@ -120,7 +110,6 @@ def _again_text(request: Request, error: ScriptError) -> str:
 
 
 def _run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> list[ChildReport]:
-    """Run the requested script. If its rank runs alone and waits for messages from other ranks, run these ranks too."""
     if not request.has_lone_ranks:
         return _run_alone(request, progress, cancelled)
     with nullcontext(request.exchange) if request.exchange is not None else Exchange() as exchange:

@@ -1,7 +1,6 @@
-"""A prediction request and its result as plain data, so that another process or another machine can run the request.
+"""Run a prediction request in another process or on another machine. Requests and results are plain data.
 
-The machine that runs it needs this package, torch, and the script's files under the same paths. Cluster nodes with a
-shared file system have all three.
+The other machine needs this package, torch, and the script's files under the same paths.
 """
 
 import os
@@ -18,19 +17,19 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The import path of the function `run`, by which an execution engine finds it."""
+"""The import path of the function `run`, for execution engines."""
 _AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 
 def plain_request(request: Request) -> dict[str, Any]:
-    """Return a prediction request as plain data, without the message exchange between ranks."""
+    """Convert a prediction request to plain data."""
     sent = request.with_options(snapshot=None)
     plain = {each.name: to_plain(getattr(sent, each.name)) for each in fields(sent) if each.name != "exchange"}
     return plain | {"script": str(request.script)}
 
 
 def request_from(plain: Mapping[str, Any]) -> Request:
-    """Return the prediction request from which `plain_request` made the given plain data."""
+    """Create a prediction request from the plain data of `plain_request`."""
     return Request(
         **{
             **plain,
@@ -42,12 +41,12 @@ def request_from(plain: Mapping[str, Any]) -> Request:
 
 
 def payload_of(request: Request) -> dict[str, Any]:
-    """Return the argument that an execution engine passes to the function `run`."""
+    """Return the argument of the function `run` for a prediction request."""
     return {"request": plain_request(request), "folder": os.getcwd()}
 
 
 def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any]:
-    """Run a prediction request. Return the prediction, or the error with which the script failed, as plain data."""
+    """Run a prediction request. Return the prediction or the script's error as plain data."""
     folder = payload["folder"]
     try:
         if os.getcwd() != folder:
@@ -69,11 +68,8 @@ def run(payload: dict[str, Any], cancelled: Callable[[], bool]) -> dict[str, Any
         return _error(error)
 
 
+# The kernel kills the script if host memory runs out. Another run may succeed.
 def _predicted(request: Request, cancelled: Callable[[], bool]) -> Prediction:
-    """Return the prediction for a request. If a signal from outside killed the script, run it a second time.
-
-    The kernel kills a script in this way if host memory runs out.
-    """
     try:
         return predict_with_draws(request, cancelled=cancelled)
     except ScriptKilledError:
@@ -88,7 +84,7 @@ def _error(error: UllageError) -> dict[str, Any]:
 
 
 def answer_of(answer: Mapping[str, Any]) -> Prediction | UllageError:
-    """Return the prediction, or the error, that is stored in the plain data from the function `run`."""
+    """Return the prediction or the error from the plain data that the function `run` returned."""
     if "prediction" in answer:
         return from_plain(Prediction, answer["prediction"])
     told = answer["error"]

@@ -1,6 +1,4 @@
-"""The request for a prediction: the script, the GPU, and all options. This module does not import torch, and it starts
-no processes.
-"""
+"""A prediction request: the script, the GPU, and all options."""
 
 import json
 import math
@@ -31,77 +29,69 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.ranks.exchange import Exchange
 
 STOP_SIGNAL: Final = int(signal.SIGRTMIN) + 11
-"""The signal on which the script's process stops the script and sends its result. It is a real-time signal because
-scripts use SIGALRM and SIGUSR1 themselves.
+"""The signal that stops the script and requests its result.
+
+It is a real-time signal because scripts use SIGALRM and SIGUSR1 themselves.
 """
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
-"""The signal on which the script's process ends without a result, because ullage does not need the result any more."""
+"""The signal that ends the script's process without a result."""
 MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
 ALL: Final = "all"
-"""The ways in which ullage runs the processes of a launcher: "alone" (only one, as one rank without the others), "real"
-(all together), or "all" (each in turn, as one rank without the others).
+"""The ways to run a launcher's processes: "alone" (one rank without the others), "real" (all ranks together), or "all"
+(each rank separately).
 """
 _STEPS: Final = 3
 _MOST_RANKS: Final = 1 << 20
 _MOST_GPUS: Final = 16  # the number of GPUs of the emulated driver
 _MORE_STEPS: Final = 6
+# Linux allows 128 KiB for one argument or one environment variable.
 _MOST_EDITED: Final = 1 << 16
-"""The maximum length in characters of the packed source texts. Linux allows 128 KiB for one argument or one environment
-variable.
-"""
+# Through this variable, processes of a predicted command find the parent process.
 _VARIABLE: Final = "ULLAGE_PREDICTION"
-"""The name of the environment variable through which processes of a predicted command find the parent process that
-reads their messages.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """The part of a prediction request that both the caller's process and the script's process need."""
+    """The options of a prediction that both the parent process and the script's process need."""
 
     arguments: tuple[str, ...] = ()
     options: RunOptions
-    """The values of all prediction options, with defaults for options that the user did not give. Sizes are in
-    bytes.
-    """
+    """The values of all prediction options. Sizes are in bytes."""
     changes: tuple[str, ...] = ()
-    """The changes that ullage makes to the script's run without editing its files, as `key=setting` texts of
+    """The changes to the script's run, without edits of its files. Each has the form `key=setting`; see
     `ullage.predicting.changes.all_changes`.
     """
     picture: bool = False
-    """Whether to collect the data for the charts on an HTML page: memory by role over time, the peak by module, and the
-    segments.
-    """
+    """Whether to collect the data for the charts on an HTML page."""
     each_rank: bool = False
-    """Whether to run every rank of a launcher, each alone in a separate run."""
+    """Whether to run every rank of a launcher separately."""
     eager: bool = False
     """Whether torch.compile is switched off."""
     diagnose: bool = False
-    """Whether to search for memory that the script could avoid at its memory peak. The result is
-    `Prediction.avoidable`.
-    """
+    """Whether to search for memory that the script could avoid at its memory peak."""
     made_up_folder: str | None = None
-    """The folder for generated model weights and data that have to be files."""
+    """The folder for the files of generated model weights and data."""
     helps: bool = False
-    """Whether ullage runs this rank only because other ranks wait for messages from it."""
+    """Whether ullage runs this rank only to send messages to other ranks."""
     asks_all: bool = False
-    """Whether ullage runs the other ranks of a group of up to 8 ranks to compute the values that they contribute to a
-    collective. Otherwise, a rank that runs alone uses its own values in place of theirs.
+    """Whether ullage runs the other ranks of a group (up to 8) to compute their values in a collective. If False, this
+    rank's own values replace them.
     """
     begins_without_values: bool = False
-    """Whether ullage does not track tensor values until the script reads back a value that may affect a size or a
-    branch. Such a read ends the run with a ValuesReadError.
+    """Whether the run begins without tracked tensor values.
+
+    If a value may then affect a tensor size or a branch, the run ends with a ValuesReadError.
     """
 
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
-        """Return a copy of the prediction request with other values for some options."""
+        """Return a copy of the request with other values for some options."""
         return replace(self, options={**self.options, **options})
 
     @property
     def processes(self) -> str:
-        """The way in which ullage runs the processes of a launcher: `ALONE`, `REAL` or `ALL`."""
+        """The way to run a launcher's processes: `ALONE`, `REAL` or `ALL`."""
         return ALL if self.each_rank else self.options["processes"]
 
     @property
@@ -112,21 +102,19 @@ class RunRequest:
 
     @property
     def more_steps(self) -> int:
-        """The maximum number of additional training steps that ullage runs until the memory peak is stable."""
+        """The maximum number of additional training steps until the memory peak is stable."""
         return _MORE_STEPS if self.options["steps"] is None else 0
 
     @property
     def values(self) -> ValuesChoice:
-        """The settings that decide which values ullage gives to the script when the script reads values back from
-        the GPU.
-        """
+        """The settings for the tensor values that the script reads on the CPU."""
         return ValuesChoice(
             mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
         )
 
     @property
     def made_up(self) -> MadeUpChoice:
-        """The settings that decide which missing model weights and data ullage generates."""
+        """The settings for generated model weights and data."""
         config, lengths = self.options["config"], self.options["lengths"]
         return MadeUpChoice(
             random_weights=self.options["random_weights"],
@@ -143,91 +131,77 @@ class RunRequest:
 
     @property
     def snapshot(self) -> Path | None:
-        """The file to which ullage writes a memory snapshot of the run; None if the user requested no snapshot."""
+        """The file for a memory snapshot of the run, or None."""
         return None if self.options["snapshot"] is None else Path(self.options["snapshot"])
 
     @property
     def total_memory_bytes(self) -> int | None:
-        """The memory of the emulated GPU in bytes, if the user gave it; None to use the GPU's known memory."""
+        """The memory of the emulated GPU in bytes, or None to use the usual memory of this GPU."""
         return size_of(self.options["total_memory"], "--total-memory")
 
     @property
     def cudnn_workspace_bytes(self) -> int | None:
-        """The workspace size in bytes that ullage uses for every cuDNN plan; None to use the sizes that cuDNN itself
-        gives.
-        """
+        """The workspace size of every cuDNN operation in bytes, or None to use cuDNN's own sizes."""
         return size_of(self.options["cudnn_workspace"], "--cudnn-workspace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest(RunRequest, PlainData):
-    """The prediction request in the form that the script's process needs, with absolute paths."""
+    """A prediction request with absolute paths, for the script's process."""
 
     script: str
     """The absolute path of the script."""
     name: str
-    """The path of the script as the user gave it, which becomes `sys.argv[0]`."""
+    """The script's path as the user gave it, which becomes `sys.argv[0]`."""
     context_bytes: int
     edited: str = ""
-    """The source texts that Python executes in place of the original files, in the format of
-    `ullage.gpu.tracing.edited_source.packed`.
-    """
+    """Source texts that Python executes instead of the original files."""
     exchange: str | None = None
-    """The address of the socket through which ranks that run alone exchange messages; None if they exchange no
-    messages.
-    """
+    """The address of the socket for messages between ranks, or None."""
     variant: str = ""
-    """The name of this run in the message exchange between ranks (see `Request.variant`)."""
+    """The name of this run among the runs that exchange messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment(PlainData):
-    """The data that every process of a predicted command reads from an environment variable."""
+    """The data that the processes of a command read from an environment variable."""
 
     address: str
-    """The name of the parent process's Unix socket, in the kernel's abstract namespace."""
+    """The name of the parent process's Unix socket in the kernel's abstract namespace."""
     request: ChildRequest
     processes: str
-    """The way in which ullage runs the processes of the launcher: `ALONE`, `REAL` or `ALL`."""
+    """The way to run the launcher's processes: `ALONE`, `REAL` or `ALL`."""
     nodes: int
-    """The number of machines for which the user wrote the command, such as torchrun's `--nnodes`."""
+    """The number of machines in the user's command, such as torchrun's `--nnodes`."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Store this data in the environment variable. ullage then measures every Python process that has this
-        environment.
-        """
+        """Store this data in the environment, so that ullage measures Python processes that inherit it."""
         environment[_VARIABLE] = json.dumps(self.to_json())
 
     @classmethod
     def inherited(cls) -> "Attachment":
-        """Return the data that the parent process stored in the environment variable for the processes of a command."""
+        """Return the data that the parent process stored in the environment."""
         return cls.from_json(json.loads(os.environ[_VARIABLE]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(RunRequest):
-    """A prediction request: what to run, on which GPU, and for how long."""
+    """A request for a prediction: what to run, on which GPU, and for how long."""
 
     script: Path
-    """The path of a Python file or a notebook. For a command, this is the first part of the command, such as "-m",
-    torchrun or any program.
-    """
+    """The path of a Python file or a notebook, or the first part of a command, such as torchrun."""
     edited: Mapping[str, str] = field(default_factory=dict)
-    """The source texts that Python executes in place of the user's files, by absolute path. The files stay
-    unchanged.
-    """
+    """Source texts that Python executes instead of the original files, by absolute path. The files stay unchanged."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """The environment variables that ullage sets for the script. They override the variables of this process."""
+    """Environment variables for the script, which override those of this process."""
     exchange: "Exchange | None" = field(default=None, repr=False, compare=False)
-    """The message exchange between ranks that run alone. If it is None, `predict` creates one when there are such
-    ranks.
-    """
+    """The exchange of messages between separate ranks. If it is None, `predict` creates one when needed."""
 
     @classmethod
     def of(
         cls, script: str | Path, arguments: Sequence[str] = (), *, picture: bool = False, **options: Unpack[RunOptions]
     ) -> "Request":
-        """Return the prediction request for a script or a command and the options that the user gave.
+        """Create a prediction request from a script or a command and the user's options.
 
         Raises:
             UsageError: a size cannot be parsed, or an option has a value that it does not accept.
@@ -244,35 +218,27 @@ class Request(RunRequest):
 
     @property
     def variant(self) -> str:
-        """The name that separates runs in the message exchange. A rank receives messages only from ranks of runs with
-        the same name.
-        """
+        """The name of a run. Ranks exchange messages only within runs of the same name."""
         return f"{self.values.seed} {self.values.routing} {self.eager}"
 
     @property
     def limit_seconds(self) -> float:
-        """The number of seconds after which ullage stops the script in any case."""
+        """The time limit of the script in seconds."""
         return self.options["seconds"] + (60 * self.options["minutes"] if self.options["batches"] else 0)
 
     @property
     def is_command(self) -> bool:
-        """Whether ullage starts a program such as torchrun, which starts Python itself. Otherwise ullage runs the
-        script in its own process.
-        """
+        """Whether to start a program such as torchrun instead of running a script directly."""
         return not self.script.is_file() or is_program(self.script)
 
     @property
     def has_lone_ranks(self) -> bool:
-        """Whether the predicted processes are ranks that each run without the other ranks. True for every command,
-        because it is not known before the run whether the command starts ranks.
-        """
+        """Whether the predicted processes may be ranks that run separately. It is true for every command."""
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
     @property
     def name(self) -> str:
-        """The name of the script or command for use in sentences: the script's file name, or the first part of the
-        command.
-        """
+        """The script's file name or the first part of the command, for use in sentences."""
         if not self.is_command:
             return self.script.name
         words = [str(self.script), *self.arguments]
@@ -280,38 +246,35 @@ class Request(RunRequest):
 
     @property
     def launch(self) -> Launch:
-        """The user's command in the form in which ullage runs it on this single machine."""
+        """The user's command, changed so that it runs on a single machine."""
         return launch_of([str(self.script), *self.arguments])
 
     @property
     def host_memory_bytes(self) -> int | None:
-        """The host memory of one node in bytes, which may change the verdict. If it is None, the report shows this
-        machine's memory, which does not change the verdict.
-        """
+        """The host memory of one node in bytes, or None if the user gave none."""
         return size_of(self.options["host_memory"], "--host-memory")
 
     @property
     def context_bytes(self) -> int | None:
-        """The size of the CUDA context in bytes that the user gave; None if the user did not give it."""
+        """The size of the CUDA context in bytes, or None if the user gave none."""
         return size_of(self.options["context"], "--context")
 
     @property
     def total_bytes(self) -> int:
-        """The total memory in bytes that the script sees on the emulated GPU."""
+        """The total memory of the emulated GPU in bytes, as the script sees it."""
         return self.gpu.total_memory_bytes if self.total_memory_bytes is None else self.total_memory_bytes
 
     @property
     def emulated_context_bytes(self) -> int:
-        """The size of the CUDA context during the emulated run, in bytes: the given size, or the smallest size of this
-        GPU's profile.
+        """The size of the CUDA context during the emulated run, in bytes.
 
-        With the smallest size, a script that runs out of memory in the emulation certainly runs out on a real GPU. If
-        it does not, the range of the predicted use decides.
+        The default is the smallest size for this GPU. A script that runs out of memory with it also runs out on a real
+        GPU.
         """
         return profile_of(self.gpu).context_low_bytes if self.context_bytes is None else self.context_bytes
 
     def check(self) -> None:
-        """Raise UsageError if the prediction request has a wrong option or names a script that cannot be run."""
+        """Raise UsageError if an option is wrong or the script cannot be run."""
         find_gpu(self.options["gpu"], arch=self.options["arch"])
         world_size, rank = self.options["world_size"], self.options["rank"]
         if self.is_command:
@@ -352,10 +315,8 @@ class Request(RunRequest):
                 "give a larger GPU or a smaller context="
             )
 
+    # Imports the module with the names only if there are changes.
     def _check_changes(self) -> None:
-        """Raise UsageError if a change has an unknown name. The function imports the module with the names only if
-        there are changes.
-        """
         if self.changes:
             from ullage.predicting.changes.all_changes import change_named
 
@@ -363,9 +324,6 @@ class Request(RunRequest):
                 change_named(change)
 
     def _check_edited(self) -> None:
-        """Raise UsageError if an edited source text cannot be compiled, or if all edited texts together are too
-        long.
-        """
         if self.script.suffix == NOTEBOOK and self.edited:
             raise UsageError(
                 f"{self.script} is a notebook; expected a Python file, because an edited text cannot replace a notebook"
@@ -382,7 +340,6 @@ class Request(RunRequest):
             )
 
     def _check_command(self) -> None:
-        """Raise UsageError if the command or the script does not exist."""
         first = str(self.script)
         if self.script.exists() and not self.script.is_file() and not (self.script / "__main__.py").exists():
             what = "is a folder" if self.script.is_dir() else "is a pipe or a device"
@@ -394,9 +351,6 @@ class Request(RunRequest):
         command_of([first, *self.arguments])
 
     def _check_batches(self) -> None:
-        """Raise UsageError if the time limit for an epoch is not positive, or if the options `snapshot` and `batches`
-        are combined.
-        """
         if self.options["batches"] is None:
             return
         minutes = self.options["minutes"]
@@ -411,7 +365,7 @@ class Request(RunRequest):
             )
 
     def for_child(self) -> ChildRequest:
-        """Return this prediction request in the form that the process of the script needs."""
+        """Return this request in the form that the script's process needs."""
         shared = {each.name: getattr(self, each.name) for each in fields(RunRequest)}
         snapshot = None if self.snapshot is None else str(self.snapshot.absolute())
         count = max(self.options["count"], min(self.options["world_size"] or 1, CARDS_OF_A_NODE))
@@ -431,7 +385,7 @@ class Request(RunRequest):
 
 
 def helper_of(request: Request, rank: int) -> Request:
-    """Return the request to run another rank. That rank runs until no other rank waits for messages from it."""
+    """Return a request that runs another rank until no rank waits for its messages."""
     helper = replace(
         request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )

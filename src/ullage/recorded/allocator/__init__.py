@@ -1,3 +1,3 @@
-"""A model of PyTorch's CUDA caching allocator, which runs a list of allocations with any allocator settings, exact to
-the byte.
+"""A model of PyTorch's CUDA caching allocator. It simulates allocations under any allocator settings, exact to the
+byte.
 """

@@ -1,4 +1,4 @@
-"""Check the allocator core against recorded runs of PyTorch's own allocator, operation by operation.
+"""Compares the allocator model with recordings of PyTorch's own allocator, operation by operation.
 
     python -m ullage.recorded.allocator.conformance FILE.jsonl.gz ...          compare; exit code 1 if anything diverges
     python -m ullage.recorded.allocator.conformance --emit FILE.jsonl.gz       write the core's own lines
@@ -23,6 +23,8 @@ from ullage.recorded.allocator.replay import Call, Calls, Replay, replay
 
 _RESULTS: Final = ("r", "d", "s", "oom", "err", "skip")
 _LOWEST_ADDRESS: Final = 0x700000000000  # Addresses returned by cudaMalloc are written relative to this one.
+# The word for each kind of driver call in files of recorded sequences, and the names of the figures that follow this
+# word.
 _WORDS: Final = {
     Call.MALLOC: ("M", "number", "size"),
     Call.MALLOC_FAILED: ("M!", "size"),
@@ -33,9 +35,6 @@ _WORDS: Final = {
     Call.UNMAP: ("UNMAP", "number", "offset", "size", "count"),
     Call.CREATE_FAILED: ("C!", "size", "count"),
 }
-"""The word that the file format of recorded sequences uses for each kind of driver call, and the figures that follow
-the word.
-"""
 _ASSERTS: Final = {
     "2.11": '"/pytorch/c10/cuda/CUDACachingAllocator.cpp":3607',
     "2.15": '"/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp":4393',
@@ -44,9 +43,7 @@ _ASSERTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first operation of a recorded sequence at which the results of ullage's allocator model differ from the
-    recording.
-    """
+    """The first allocator operation for which the model gives a different result than PyTorch."""
 
     sequence: str
     line: int
@@ -57,8 +54,8 @@ class Divergence:
 
 
 def run(sequence: Sequence) -> list[dict[str, Any]]:
-    """Run a recorded sequence of allocator operations on ullage's allocator model; return its operation lines with the
-    model's results.
+    """Simulate a recorded sequence of allocator operations. Return one line per operation with the simulated
+    results.
     """
     program, settings, device = prepared(sequence)
     try:
@@ -106,9 +103,7 @@ def _lines_of(sequence: Sequence, done: Replay, semantics: str) -> Iterator[dict
 
 
 def compare(sequence: Sequence) -> Divergence | None:
-    """Return the first operation at which the results of ullage's allocator model differ from the recording; None if
-    all are equal.
-    """
+    """Return the first operation for which the allocator model differs from the recording, or None."""
     ours = run(sequence)
     title = f"{sequence.header['seq']} of {sequence.file}"
     for number, (recorded, line) in enumerate(zip(sequence.lines, ours, strict=False)):
@@ -158,9 +153,7 @@ def _check(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare files of recorded allocator operations with ullage's allocator model, as the command line says; return
-    the exit code: 0 if all results are equal, 1 if a result differs, 2 if a file cannot be read.
-    """
+    """Compare recordings of PyTorch's allocator with the allocator model. The exit code is 0 if they are equal."""
     parser = argparse.ArgumentParser(prog="python -m ullage.recorded.allocator.conformance", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
@@ -177,7 +170,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_as_program() -> int:
-    """Run this module as a program; end silently if the reader of its output has closed the pipe."""
     try:
         code = main()
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The rules by which cudaMalloc places segments: rules derived from recordings of real GPUs, and two rules for proofs.
+"""The rules by which cudaMalloc chooses segment addresses, derived from recordings of real GPUs.
 
 Addresses influence only one decision: up to torch 2.11, the block with the lowest address is chosen among free blocks
 of equal size. The core implements the rules (allocator/_core/address_space.hpp). They do not know the other mappings in
@@ -20,18 +20,15 @@ PLACEMENTS: Final[Mapping[str, str]] = {
     "ascending": "each segment above the previous segment; no address is used twice",
     "descending": "each segment below the previous segment; no address is used twice",
 }
-"""The rules by which a driver places segments at addresses, by name, in the order of ullage's allocator model
-(driver.hpp). No real system uses the last two rules.
-"""
+"""The rules by which a driver chooses segment addresses, by name. The last two exist only for tests."""
+# The lowest address that Linux gives to memory mappings. Linux places them from 0x7f... downward. Addresses on Windows
+# and WSL are far lower.
 _LINUX_FROM: Final = 1 << 44
-"""The lowest address that Linux gives to memory mappings, which it places from 0x7f... downward; addresses on Windows
-and WSL are far lower.
-"""
 
 
 def placement_of(program: Program) -> str:
-    """Return the address placement rule of the system on which allocations were recorded, inferred from their
-    addresses; "linux" if the program contains no addresses.
+    """Return the name of the rule by which the driver chose the recorded addresses. Without addresses, it is
+    "linux".
     """
     known = [*program.recorded_addresses, *(segment.address for segment in program.start)]
     return "windows" if known and max(known) < _LINUX_FROM else "linux"

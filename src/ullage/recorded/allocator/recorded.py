@@ -1,4 +1,4 @@
-"""The file format of recorded sequences of PyTorch's allocator, and their conversion into programs for the core.
+"""Reads files with recorded sequences of allocator operations, and converts them into `Program` objects.
 
 A file is a concatenation of sequences. Each sequence is a header {"seq", "torch", "conf", "total", "base_used",
 "policy", ...} followed by one line for each operation: the operation in `o`, and its results, which
@@ -38,16 +38,16 @@ class Sequence:
 
     file: str
     row: int
-    """The line number of the header in the file, counted from 1; each line after the header is one operation."""
+    """The line number of the header in the file, counted from 1."""
     header: dict[str, Any]
     lines: list[dict[str, Any]]
 
 
 def read_sequences(path: Path) -> Iterator[Sequence]:
-    """Yield the recorded sequences of a file, which may be gzipped.
+    """Yield the recorded sequences of allocator operations in a file, which may be gzipped.
 
     Raises:
-        UsageError: the file cannot be read, or does not contain recorded sequences.
+        UsageError: the file cannot be read, or contains no recorded sequences.
     """
     opened = gzip.open if path.suffix == ".gz" else open
     header: dict[str, Any] | None = None
@@ -76,11 +76,6 @@ def read_sequences(path: Path) -> Iterator[Sequence]:
 
 
 def _line(text: str, number: int, path: Path) -> dict[str, Any]:
-    """Return a line of a file as a JSON object.
-
-    Raises:
-        UsageError: the line is not a JSON object.
-    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -95,12 +90,6 @@ def _line(text: str, number: int, path: Path) -> dict[str, Any]:
 
 
 def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Program:
-    """Return the operations of a recorded sequence as a `Program` for ullage's allocator model; `first` are the
-    allocator settings at the start.
-
-    Raises:
-        UsageError: a line is not an operation; the error names the line.
-    """
     writer = _Writer(semantics=semantics, settings=first)
     for row, line in enumerate(sequence.lines, start=sequence.row + 1):
         try:
@@ -116,19 +105,12 @@ def _program_of(sequence: Sequence, *, semantics: str, first: Settings) -> Progr
 
 @dataclass(slots=True, kw_only=True)
 class _Writer:
-    """A converter from the lines of a recorded sequence of allocator operations to a `Program` for ullage's allocator
-    model.
-    """
-
     semantics: str
     settings: Settings
     program: ProgramWriter = field(default_factory=ProgramWriter)
     keys: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> None:
-        """Add the allocator operation in an `o` field of a recorded sequence: a letter and its arguments, separated by
-        single spaces.
-        """
         writer, keys = self.program, self.keys
         name, *words = text.split(" ")
         match name:
@@ -173,10 +155,8 @@ class _Writer:
                 raise UsageError(f"{name[:_SHOWN_CHARACTERS]!r} is not an operation of a recorded sequence")
 
 
+# A `Program` contains signed 64-bit numbers.
 def _integer(word: str, *, least: int = -(1 << 63), below: int = 1 << 63) -> int:
-    """Return the whole number that a text contains, if it is within a range; a `Program` contains signed 64-bit
-    numbers.
-    """
     number = int(word)
     if not least <= number < below:
         raise ValueError(f"{word[:_SHOWN_CHARACTERS]} is out of range")
@@ -204,8 +184,7 @@ def _check_header(sequence: Sequence) -> None:
 
 
 def prepared(sequence: Sequence) -> tuple[Program, Settings, ReplayDevice]:
-    """Return the `Program` of a recorded sequence of allocator operations, the allocator settings at its start, and its
-    GPU.
+    """Return a recorded sequence as a `Program`, with its initial allocator settings and its GPU.
 
     Raises:
         UsageError: the header or an operation cannot be read.

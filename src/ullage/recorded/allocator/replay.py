@@ -1,6 +1,4 @@
-"""Replays of allocator operations on ullage's allocator model, which returns what PyTorch's real allocator would have
-done, exact to the byte.
-"""
+"""Simulates allocator operations with the results of PyTorch's real allocator, exact to the byte."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,44 +34,40 @@ class Call(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a memory block in ullage's allocator model."""
+    """The state of a memory block in the allocator."""
 
     FREE = 0
     WAITING = 1
-    """A block that was freed, but that another stream may still use."""
+    """A freed block that another CUDA stream may still use."""
     ALLOCATED = 2
     UNMAPPED = 3
-    """Reserved addresses of an expandable segment to which no memory is mapped."""
+    """Addresses of an expandable segment that have no memory mapped to them."""
 
 
 class ImpossibleStartError(UsageError):
-    """Raised if the segments at the start of a replay overlap, or have impossible addresses."""
+    """Raised if the initial segments overlap or have impossible addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDevice:
-    """The GPU of a replay: its memory in bytes, the part of it that other processes use, and the rule for the addresses
-    of segments.
-    """
+    """The simulated GPU: its memory size, the bytes that other processes use, and how the driver chooses addresses."""
 
     total_bytes: int
     others_bytes: int = 0
     placement: str | None = None
-    """One of `allocator.placement.PLACEMENTS`; None if the placement rule is inferred from the addresses in the
-    `Program`. With "linux" and "windows", recorded addresses are used first.
-    """
+    """The rule by which the driver chooses segment addresses, a key of `PLACEMENTS`. None means that it is inferred."""
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the GPU of a recorded run: its total memory is the capacity of the allocator plus the memory that the
-        allocator could not reserve.
+        """Return the simulated GPU for a recorded run. Its size is the allocator's capacity plus the memory that it
+        cannot reserve.
         """
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLevels:
-    """The allocator's byte counts at one point in time, as in torch.cuda.memory_stats() under `<name>.all`."""
+    """The allocator's byte counts at one time, as in torch.cuda.memory_stats()."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -84,7 +78,7 @@ class MemoryLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelColumns:
-    """The allocator's byte counts after every operation of a replay, as columns."""
+    """The allocator's byte counts after each operation, as arrays."""
 
     allocated_bytes: Column
     reserved_bytes: Column
@@ -95,14 +89,12 @@ class LevelColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The address and size of the block that each allocating operation returned; -1 for other operations and for
-    requests that failed.
-    """
+    """The address and size of each allocated block. Both are -1 for failed allocations and for other operations."""
 
     address: Column
     segment: Column
-    """The number of the cudaMalloc call that created the segment; for an expandable segment, ~n (bitwise not) with the
-    number n of its address reservation.
+    """The index of the cudaMalloc call that created the segment. It is -1 - n for the n-th address range of expandable
+    segments.
     """
     offset: Column
     size_bytes: Column
@@ -111,22 +103,22 @@ class Places:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The driver calls of a replay in order, as columns; fields that do not apply to a call are 0."""
+    """The simulated driver calls in order, as arrays. Unused fields of a call are 0."""
 
     op: Column
     call: Column
     number: Column
     size: Column
-    """The size of the driver call in bytes; for MAP, UNMAP and CREATE_FAILED, the size of one page."""
+    """The size in bytes. Calls that map or unmap memory have the size of one page."""
     offset: Column
     count: Column
-    """The number of pages of the driver call; for CREATE_FAILED, the pages that were created before the failure."""
+    """The number of pages that a driver call maps, unmaps or creates."""
     address: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockColumns:
-    """Every memory block that exists when a replay ends, ordered by address, as columns."""
+    """All memory blocks at the end of a simulation, as arrays in the order of addresses."""
 
     address: Column
     size: Column
@@ -134,11 +126,11 @@ class BlockColumns:
     state: Column
     stream: Column
     key: Column
-    """The key by which the operations of the replayed `Program` name the block; -1 if the block is free."""
+    """The ID of the block in the simulated operations, or -1 for a free block."""
     segment: Column
-    """The index of the block's segment in the columns `segment_address`, `segment_size` and `segment_is_expandable`."""
+    """The index of the block's segment in the arrays whose names begin with `segment_`."""
     pool: Column
-    """The key of the private pool that the block belongs to; 0 for the default pool."""
+    """The ID of the private pool that contains the block. 0 is the default pool."""
     is_small: Column
     segment_address: Column
     segment_size: Column
@@ -147,31 +139,30 @@ class BlockColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The result of a replay: the results of all allocator operations, and the allocator's final state."""
+    """The result of a simulation: the results of all allocator operations, and the allocator's final state."""
 
     done: int
-    """The number of allocator operations that were run: all, or those before the replay stopped."""
+    """The number of operations that were simulated."""
     now: MemoryLevels
     peak: MemoryLevels
     peak_allocated_op: int
     peak_reserved_op: int
     oom_ops: Column
     rejected_ops: Column
-    """The indices of the operations whose requests were rejected because of the option throw_on_cudamalloc_oom."""
+    """The indices of the allocations that the option `throw_on_cudamalloc_oom` rejected."""
     skipped_ops: Column
     retries: int
-    """The number of times that the allocator freed its cached memory to satisfy a request:
-    torch.cuda.memory_stats()["num_alloc_retries"].
+    """The number of times that the allocator freed its cache to satisfy an allocation (`num_alloc_retries` in
+    PyTorch).
     """
     synchronizations: int
     address_ties: int
-    """The number of times that the allocator chose among free blocks of equal size in different segments by an address
-    that was not recorded. With another placement, a different block may be chosen. Always 0 for versions that do not
-    compare addresses (torch 2.12 and newer).
+    """The number of times that an unrecorded address decided between free blocks of equal size. Always 0 from torch
+    2.12 on.
     """
     call_counts: dict[Call, int]
     broken: str
-    """The text of the PyTorch assertion that failed and ended the replay; empty if no assertion failed."""
+    """The text of the failed PyTorch assertion that ended the simulation. Empty if none failed."""
     blocks: BlockColumns
     levels: LevelColumns | None
     places: Places | None
@@ -179,14 +170,12 @@ class Replay:
 
     @property
     def ran_out(self) -> bool:
-        """Whether any memory request of the replay failed."""
+        """Whether any allocation failed."""
         return bool(len(self.oom_ops) or len(self.rejected_ops))
 
     @property
     def driver_calls(self) -> int:
-        """The number of driver calls in a replay that take time on a real GPU: cudaMalloc, cudaFree, and mapping or
-        unmapping of pages.
-        """
+        """The number of slow driver calls: cudaMalloc, cudaFree, and the mapping or unmapping of pages."""
         slow = (Call.MALLOC, Call.MALLOC_FAILED, Call.FREE, Call.MAP, Call.UNMAP, Call.CREATE_FAILED)
         return sum(self.call_counts[call] for call in slow)
 
@@ -201,10 +190,10 @@ def replay(
     calls: bool = False,
     stop_after_ooms: int = 0,
 ) -> Replay:
-    """Replay a program with the given settings on a device.
+    """Simulate a list of allocator operations with the given settings and GPU.
 
-    The replay follows torch's DeviceCachingAllocator in the version that `settings.semantics` names. It releases
-    Python's global interpreter lock, so several replays can run in parallel threads.
+    It follows PyTorch's DeviceCachingAllocator in the version that `settings.semantics` names. It releases the GIL, so
+    several simulations can run in parallel threads.
 
     Args:
         program: the operations.
@@ -246,9 +235,6 @@ def replay(
 
 
 def _check(program: Program, device: ReplayDevice) -> int:
-    """Raise UsageError if a `Program` (a list of allocator operations) is invalid; return an upper bound of the keys of
-    its blocks.
-    """
     if device.placement is not None and device.placement not in PLACEMENTS:
         raise UsageError(f"{quoted(device.placement)} is not a placement; expected one of {', '.join(PLACEMENTS)}")
     if not device.others_bytes >= 0 or not 0 < device.total_bytes < 1 << 62:
@@ -266,9 +252,6 @@ def _check(program: Program, device: ReplayDevice) -> int:
 
 
 def _check_start(program: Program) -> int:
-    """Raise ImpossibleStartError if the initial segments of a `Program` overlap; return an upper bound of the keys of
-    their blocks.
-    """
     end, last = 0, -1
     for segment in sorted(program.start, key=lambda segment: segment.address):
         sizes, begin = [block[0] for block in segment.blocks], segment.address
@@ -314,11 +297,11 @@ def _fields(settings: Settings, device: ReplayDevice) -> tuple[Any, ...]:
     )
 
 
+# The fields of `Replay` that have the same name in the C++ code of ullage's allocator model.
 _PLAIN: Final = (
     *("done", "peak_allocated_op", "peak_reserved_op", "oom_ops", "rejected_ops", "skipped_ops"),
     *("retries", "synchronizations", "address_ties", "broken"),
 )
-"""The fields of `Replay` that the C++ code of ullage's allocator model returns under the same name."""
 
 
 def _replay_of(found: dict[str, Any], *, levels: bool, places: bool, calls: bool) -> Replay:

@@ -1,1 +1,1 @@
-"""Readers for out-of-memory messages of PyTorch and other programs, alone or in a log."""
+"""Reads out-of-memory messages of PyTorch and other programs, from a single message or a log."""

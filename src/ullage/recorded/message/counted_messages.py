@@ -1,5 +1,4 @@
-"""The number of occurrences of each out-of-memory message in a text: the first 1000 of each kind are read, the rest are
-only counted.
+"""Counts the out-of-memory messages in a text. The first 1000 of each form are parsed; the rest are only counted.
 
 The beginnings of messages ("heads") are found with one pattern each, which is fast, because a log may repeat a message
 a million times.
@@ -14,8 +13,8 @@ from ullage.recorded.message import program_wording, wording
 from ullage.recorded.message.wording import MessageKind, Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
-"""All known wordings of out-of-memory messages. If two wordings begin with the same words, the first that matches is
-used, so the wordings of other programs come first.
+"""All known forms of out-of-memory messages. The first form that matches is used, so other programs come before
+PyTorch.
 """
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
@@ -23,15 +22,13 @@ BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
 
 
 MOST_READ: Final = 1000
-"""The number of out-of-memory messages with the same beginning that are read; further messages cannot change the
-result.
-"""
+"""The largest number of similar out-of-memory messages that are parsed. Further ones are only counted."""
 EXCEPTIONS: Final = ("Error: ", "error: ", "Exception: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A lower bound of the number of out-of-memory messages in a text that ullage has counted but not read."""
+    """The number of out-of-memory messages that were counted but not parsed. It is a lower bound."""
 
     failures: int
     warnings: int
@@ -39,33 +36,27 @@ class Unread:
 
 @dataclass(slots=True)
 class CountedMessages:
-    """The number of out-of-memory messages that were read, and the number that were only counted, by the beginning of
-    the message (`Words.find`).
-    """
+    """The numbers of out-of-memory messages that were parsed and that were only counted, for each form of message."""
 
     read: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
 
     def has_enough(self, find: str) -> bool:
-        """Return whether enough out-of-memory messages with this beginning were read."""
+        """Return whether enough messages of this form were parsed."""
         return self.read.get(find, 0) >= MOST_READ
 
     def note_read(self, find: str) -> None:
-        """Record that one more out-of-memory message with this beginning is read."""
+        """Record that one more message of this form was parsed."""
         self.read[find] = self.read.get(find, 0) + 1
 
     def count(self, find: str, text: str, begin: int, until: int) -> None:
-        """Count the out-of-memory messages that begin in a part of a text. The words that a message begins with may
-        extend beyond the end of the part.
-        """
+        """Count the out-of-memory messages that begin in a part of a text."""
         pattern = _head(find)
         number = len(pattern.findall(text, begin)) - len(pattern.findall(text, until))
         self.counted[find] = self.counted.get(find, 0) + max(0, number)
 
     def next_head(self, text: str, begin: int, end: int, *, with_sizes: bool) -> int:
-        """Return the position of the first out-of-memory message that is not read but only counted; `end` if no such
-        message begins before `end`.
-        """
+        """Return the position of the next message that is only counted, not parsed. Return `end` if there is none."""
         for find in self.read:
             if self.has_enough(find) and (not with_sizes or any(words.has_sizes for words in BY_FIND[find])):
                 match = _head(find).search(text, begin, end)
@@ -73,9 +64,7 @@ class CountedMessages:
         return end
 
     def rest(self) -> Unread:
-        """Return the number of out-of-memory messages that were only counted. It is a lower bound, since one message
-        may match two beginnings.
-        """
+        """Return the number of messages that were only counted. It is a lower bound."""
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():
             is_warning = BY_FIND[find][0].kind is MessageKind.WARNING
@@ -83,11 +72,9 @@ class CountedMessages:
         return Unread(failures=numbers[False], warnings=numbers[True])
 
 
+# The pattern starts with literal text, which makes the search fast.
 @cache
 def _head(find: str) -> re.Pattern[str]:
-    """Return one pattern for the beginning of an out-of-memory message and the text required around it. The pattern
-    begins with the literal text `find`, so a search is fast.
-    """
     rules = []
     for words in BY_FIND[find]:
         edges = (r"\A", r"\r", r"\n", *map(re.escape, EXCEPTIONS)) if words.at_start else ("",)
@@ -100,8 +87,6 @@ def _head(find: str) -> re.Pattern[str]:
     return re.compile(re.escape(find) + f"(?:{'|'.join(rules)})", re.ASCII)
 
 
+# The pattern has no group names, because these must be unique within one pattern.
 def _after(words: Words) -> str:
-    """Return the pattern for the text that must follow `find`, without group names, which must be unique within one
-    pattern.
-    """
     return re.sub(r"\(\?P<\w+>", "(?:", words.after.pattern[len(re.escape(words.find)) :])

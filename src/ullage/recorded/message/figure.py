@@ -1,4 +1,4 @@
-"""The reader of figures in out-of-memory messages: sizes, and the values that the patterns for other programs find."""
+"""Parses the sizes and other numbers in out-of-memory messages."""
 
 from typing import Any, Final
 
@@ -11,9 +11,7 @@ _FIELDS: Final = frozenset(
 
 
 def bytes_of(text: str) -> int:
-    """Return the number of bytes that a text states, such as "8.00 GiB", "98.000244MB", "21.95G", "25,600,000 bytes",
-    "7406166528" or "-1.28GiB".
-    """
+    """Return the number of bytes in a text such as "8.00 GiB", "21.95G" or "25,600,000 bytes"."""
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
     number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
     unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit}iB"
@@ -22,21 +20,18 @@ def bytes_of(text: str) -> int:
 
 
 def number_of(text: str) -> float:
-    """Return the number that a text states, such as "0.95", or "0.95." at the end of a sentence."""
+    """Return the number in a text such as "0.95". A final period is ignored."""
     return float(_plain(text))
 
 
+# Numbers in damaged logs have more than one decimal point and endless digits.
 def _plain(number: str) -> str:
-    """Return the digits of a number with one decimal point, at most 20 digits on each side; damaged logs have more
-    points and digits.
-    """
     whole, _, fraction = number.partition(".")
     return f"{whole[:20]}.{fraction.replace('.', '')[:20]}"
 
 
 def read_figures(window: str, words: Words, values: dict[str, Any]) -> None:
-    """Read the values that the patterns of a wording find into a message's fields; values without a field go into
-    `said`.
+    """Parse the values that a known form of message contains, and store them in `values`.
 
     Args:
         window: the message and the text that follows it, on one line.

@@ -1,5 +1,4 @@
-"""The search for out-of-memory messages in a log of any length, with their line, their rank, and the user's line from
-the traceback.
+"""Finds the out-of-memory messages in a log of any length, with their ranks and source lines.
 
 The search reads text in pieces and keeps only the last of them. It does not handle files: the caller opens and decodes
 them.
@@ -18,14 +17,12 @@ from ullage.recorded.message.traceback import TextFrame, frames_above, without_p
 from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
+# A number of characters before an out-of-memory message. In this range, ullage searches for signs of the program that
+# wrote the log.
 _CONTEXT_CHARACTERS: Final = 6000
-"""The number of characters before an out-of-memory message in which ullage searches for signs of the program that wrote
-the log.
-"""
+# A number of characters after an out-of-memory message, in the same line. In this range, ullage searches for signs of
+# the program that wrote the log.
 _ROW_CHARACTERS: Final = 200
-"""The number of characters after an out-of-memory message, within its line, in which ullage searches for signs of the
-program that wrote the log.
-"""
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -53,8 +50,8 @@ _SIGNS: Final = {
     ),
     "unified memory": ("NvMapMem", "NvMap", "nvmap", "tegra"),
 }
+# A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
-"""The number of characters before an out-of-memory message in which ullage searches for the traceback of the error."""
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
@@ -70,13 +67,12 @@ _TAG: Final = re.compile(
 )
 _ENTITY: Final = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[\da-fA-F]{1,4});")
 _EMPHASIS: Final = re.compile(r"(\*\*|`)(\d[\d.,]{0,20} [KMGT]i?B)\1")
+# Matches markup that is cut off at the end of a piece of text. The markup is an escape sequence, a tag, an entity, or
+# Markdown emphasis around a figure.
 _CUT_MARKUP: Final = re.compile(
     r"(?:\x1b(?:\[[\d;]{0,16})?|</?(?:[a-zA-Z]{1,8}(?: [^<>\n]{0,300})?)?|&#?\w{0,6}"
     r"|(?:\*{1,2}|`)(?:\d[\d.,]{0,20}(?: (?:[KMGT]?i?B?|[KMGT]i?B\*))?)?)\Z"
 )
-"""Pattern for an unfinished escape sequence, tag, entity or Markdown emphasis around a figure, at the end of a piece of
-text.
-"""
 _LONGEST_MARKUP: Final = 320
 
 
@@ -98,46 +94,38 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundMessage:
-    """An out-of-memory message that was found in a log, and its place in the log."""
+    """An out-of-memory message and its place in the log."""
 
     message: Message
     row: int
-    """The line number of the out-of-memory message in the log, counted from 1."""
+    """The line number of the message in the log, counted from 1."""
     rank: str | None = None
-    """The rank that the log puts at the start of the message's lines, such as "rank3" or "RayTrainWorker pid=812"; None
-    if the lines have no rank.
-    """
+    """The rank label at the start of the message's line, such as "rank3", or None."""
     place: str | None = None
-    """The innermost line of the user's code in the traceback: file and line number, with the last two parts of the
-    file's path.
-    """
+    """The innermost line of user code in the traceback, as file and line number."""
     statement: str | None = None
     """The source text of the innermost line of the user's code in the traceback."""
     frames: tuple[TextFrame, ...] = ()
     """The stack frames of the traceback above the message, the innermost first."""
     context: tuple[str, ...] = ()
-    """The program that wrote the log and what it was doing, derived from the lines before the message: names of
-    `_SIGNS`.
+    """Names that say which program wrote the log and what it was doing. They are found in the lines before the
+    message.
     """
     server: ServerMemory | None = None
-    """The memory figures that a model server (such as vLLM) has logged before this message."""
+    """The memory figures that a model server, such as vLLM, logged before this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place in a text that mentions running out of memory, for texts without a known out-of-memory
-    message.
-    """
+    """The first place where a text mentions running out of memory. It is used if no known message is found."""
 
     row: int
     text: str
-    """The text of the line that mentions running out of memory, at most 160 characters."""
+    """At most 160 characters of the line that mentions running out of memory."""
 
 
 def find_messages(text: str) -> list[FoundMessage]:
-    """Return the out-of-memory messages of a text in order; of messages with the same beginning, at most the first
-    thousand.
-    """
+    """Return the out-of-memory messages of a text in order. At most a thousand of the same form are returned."""
     return [found for found in scan(pieces_of(text)) if isinstance(found, FoundMessage)]
 
 
@@ -198,9 +186,6 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory message that can be read only after the lines that a terminal has cut are
-    joined.
-    """
     found = find_in_cut_rows(text)
     if found is None:
         return None
@@ -209,7 +194,6 @@ def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None
 
 
 def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> FoundMessage | None:
-    """Return the first out-of-memory error in a text with an unknown wording."""
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
@@ -237,12 +221,8 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
     return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
 
 
+# If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
 def _without_markup(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text of a log without markup: a terminal's color codes, a page's tags and entities, and Markdown
-    emphasis.
-
-    Markup that the end of a piece cuts in two is kept until the next piece arrives.
-    """
     rest = ""
     for piece in pieces:
         text = rest + piece
@@ -271,9 +251,6 @@ def _with_last(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
-    """Read the memory figures of a model server from the complete lines of a part of a log; return the position where
-    the first incomplete line begins.
-    """
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
         return begin

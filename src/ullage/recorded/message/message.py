@@ -1,8 +1,4 @@
-"""The conversion of out-of-memory messages into numbers.
-
-This module does not interpret messages: `analysis.text.explain` finds the cause, and `message.log` finds the messages
-of a log.
-"""
+"""Parses out-of-memory messages into numbers. Other modules search logs and explain the causes."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,25 +11,24 @@ from ullage.recorded.message.figure import bytes_of, read_figures
 from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind, Words
 
 WINDOW: Final = 4096
-"""The largest length of an out-of-memory message, in characters."""
+"""The largest length of an out-of-memory message in characters."""
 _WORD: Final = re.compile(r"[ _]")
+# The smallest size in bytes that means "no limit" or "unknown". On WSL and Windows, a driver that reports no size gives
+# 2^64.
 _NONSENSE_BYTES: Final = 1 << 60
-"""The smallest size in bytes that means "no limit" or "unknown"; a driver that reports no size (WSL, Windows) gives
-2^64.
-"""
+# The largest number of characters between two figures of one out-of-memory message. A figure that is further away
+# belongs to other text.
 _MOST_GAP_CHARACTERS: Final = 240
-"""The largest distance, in characters, between two figures of one out-of-memory message; a figure further away belongs
-to other text.
-"""
 _QUOTED_CHARACTERS: Final = 600
 _LINE_CHARACTERS: Final = 160
 _PROGRAM_LINE_CHARACTERS: Final = 400
+# The largest length in characters of an out-of-memory message of another program. The figures on the lines below it are
+# included.
 _PROGRAM_CHARACTERS: Final = 1200
-"""The largest length, in characters, of an out-of-memory message of another program, including the figures on the lines
-below it.
-"""
 _SENTENCE: Final = re.compile(r"[^.;)\n]{0,80}[.;)]")
 _EXPANDABLE_IS_ON: Final = "expandable_segments is enabled"
+# Matches other white space or the end of a line. If the log puts a rank or a time at the start of the next line, this
+# is matched as well.
 _EDGE: Final = re.compile(
     r"\s*\n(?:"
     r"\[\w{1,12}\]:?"  # torchrun's mark of a rank
@@ -44,16 +39,11 @@ _EDGE: Final = re.compile(
     r"|[\s>|]"
     r")*|\s+"
 )
-"""Pattern for other white space, or for the end of a line together with the rank or time that a log puts at the start
-of the next line.
-"""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherProcess:
-    """A process on the GPU other than the process that ran out of memory, with its process id as the driver reports
-    it.
-    """
+    """Another process that uses the GPU, identified by the process ID that the driver reports."""
 
     number: int
     used_bytes: int
@@ -61,21 +51,17 @@ class OtherProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """The content of one out-of-memory message; a value that the message does not contain is None. PyTorch rounds sizes
-    to a hundredth of their unit.
-    """
+    """The parsed content of one out-of-memory message. Values that it does not contain are None."""
 
     kind: MessageKind
     wording: str
-    """The identifier of the wording of the message: "of_which_free", "reserved_in_total", "cached", "async",
-    "alloc_failed", ...
-    """
+    """The ID of the message's form, such as "of_which_free" or "reserved_in_total"."""
     text: str
-    """The text of the out-of-memory message on one line, at most 600 characters."""
+    """At most 600 characters of the message, on one line."""
     is_certain: bool
-    """Whether the message explicitly says that memory ran out; if False, the message only usually means this."""
+    """Whether the message says explicitly that memory ran out, and does not only suggest it."""
     backend: str | None = None
-    """The software that printed the out-of-memory message: CUDA, HIP, XPU, MPS, CUBLAS, CUDNN, NCCL, ..."""
+    """The software that printed the message, such as CUDA, HIP, CUBLAS or NCCL."""
     requested_bytes: int | None = None
     device: int | None = None
     total_bytes: int | None = None
@@ -84,35 +70,31 @@ class Message:
     """The bytes of GPU memory that the failed process uses, including memory outside PyTorch."""
     other_processes: tuple[OtherProcess, ...] = ()
     allowed_bytes: int | None = None
-    """The upper limit of the allocator in bytes; None if the allocator has no limit."""
+    """The most bytes that the allocator may use, or None without a limit."""
     allocated_bytes: int | None = None
     private_pools_bytes: int | None = None
-    """The bytes in the private pools of CUDA graphs and of `torch.cuda.MemPool`; PyTorch counts them in
-    `allocated_bytes` too.
-    """
+    """The bytes in private pools of CUDA graphs and of `torch.cuda.MemPool`. They are part of `allocated_bytes`."""
     unallocated_bytes: int | None = None
-    """The bytes that PyTorch's allocator has reserved but not allocated to tensors."""
+    """The bytes that PyTorch's allocator has reserved but that no tensor uses."""
     reserved_bytes: int | None = None
     """The bytes that PyTorch's allocator has reserved from the driver."""
     other_allocations_bytes: int | None = None
-    """The bytes outside PyTorch's allocator, which only messages on Apple's chips report."""
+    """The bytes outside PyTorch's allocator. Only messages from Apple GPUs report them."""
     reserve_bytes: int | None = None
-    """The address range in bytes of an expandable segment, if the request was larger than this range."""
+    """The size in bytes of an expandable segment's address range, if the allocation exceeded it."""
     is_expandable: bool = False
-    """Whether the message says that PyTorch's expandable segments were enabled."""
+    """Whether the message says that expandable segments were enabled."""
     host_used_bytes: int | None = None
     """The bytes of host memory in use by all programs."""
     host_total_bytes: int | None = None
     """The total host memory in bytes."""
     said: Mapping[str, str] = field(default_factory=dict)
-    """Further figures from another program's message, as the message writes them: {"utilization": "0.9",
-    "needed_bytes": "24.00 GiB"}.
-    """
+    """Further values from another program's message, as text, such as {"utilization": "0.9"}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """An out-of-memory message, and the range of characters that it occupies in the text."""
+    """An out-of-memory message and its position in the text."""
 
     start: int
     end: int
@@ -120,21 +102,14 @@ class Hit:
 
 
 def read_message(text: str) -> Message | None:
-    """Return the first out-of-memory message of a text such as `str(exception)`; None if the text does not mention
-    memory.
-
-    Only the first 64 KiB of the text are searched; all of PyTorch's errors are shorter.
-    """
+    """Parse the first out-of-memory message of a text such as `str(exception)`. Return None if there is none."""
     return next((hit.message for hit in hits_of(text[: 1 << 16])), None)
 
 
 def hits_of(
     text: str, begin: int = 0, until: int | None = None, counted: CountedMessages | None = None
 ) -> Iterator[Hit]:
-    """Yield every out-of-memory message that begins between `begin` and `until`, in order and without overlap.
-
-    If enough messages of a kind were read already, as `counted` says, further messages of this kind are only counted.
-    """
+    """Yield the out-of-memory messages that begin between the positions `begin` and `until`, in order."""
     until = len(text) + 1 if until is None else until
     found = sorted(
         (place for place in _found(text, begin, until, counted) if place.start >= begin),
@@ -160,8 +135,6 @@ def hits_of(
 
 @dataclass(frozen=True, slots=True)
 class _WordsPlace:
-    """A place in a text at which the first words of a known out-of-memory message were found."""
-
     start: int
     end: int
     words: Words
@@ -187,9 +160,6 @@ def _found(text: str, begin: int, until: int, counted: CountedMessages | None) -
 
 
 def _is_followed(text: str, found: list[_WordsPlace], at: int, counted: CountedMessages | None) -> bool:
-    """Return whether the first words of a different out-of-memory message occur within the words found at a place in a
-    text.
-    """
     place = found[at]
     if at + 1 < len(found) and found[at + 1].start <= place.end:
         return True
@@ -211,7 +181,6 @@ def _place(text: str, at: int, words: Words) -> _WordsPlace | None:
 
 
 def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
-    """Return the out-of-memory message at a place in a text; the message ends at the position `stop` at the latest."""
     words, named = place.words, place.match.groupdict()
     values: dict[str, Any] = {name: int(named[name]) for name in ("size", "device") if named.get(name)}
     if "size" in values:
@@ -249,7 +218,6 @@ def _hit(text: str, place: _WordsPlace, stop: int) -> Hit:
 
 
 def _last_space(text: str, begin: int, end: int) -> int:
-    """Return the position where the last whole word in a part of a text ends."""
     if end >= len(text):
         return end
     space = text.rfind(" ", begin, end)
@@ -257,7 +225,6 @@ def _last_space(text: str, begin: int, end: int) -> int:
 
 
 def _read_sizes(window: str, values: dict[str, Any]) -> int:
-    """Read the sizes in an out-of-memory message into its fields; return the position after the last size."""
     found = [(match, name) for name, pattern in SIZES.items() if (match := pattern.search(window))]
     found += [(match, "") for match in PROCESS.finditer(window)]
     others = []
@@ -285,7 +252,6 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
 
 
 def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
-    """Return the kind and the identifier of the wording of an out-of-memory message of PyTorch's allocator."""
     if "more than 1EB memory" in window[:120]:
         return MessageKind.BOGUS_SIZE, "more_than_1eb"
     if "preemptively rejected" in window[:120]:

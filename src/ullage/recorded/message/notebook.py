@@ -1,6 +1,4 @@
-"""The printed output of the cells of a saved Jupyter notebook. The file is JSON, with each line of a traceback
-escaped.
-"""
+"""Extracts the printed output from a saved Jupyter notebook, which is a JSON file."""
 
 import json
 import re
@@ -17,8 +15,8 @@ def is_notebook(beginning: str) -> bool:
 
 
 def printed_by(content: str) -> str | None:
-    """Return the printed output of the cells of a Jupyter notebook, including errors; None if the text is not a
-    complete notebook.
+    """Return the printed output and the errors of a Jupyter notebook. Return None if the text is not a complete
+    notebook.
     """
     if is_far_larger_in_memory(content):
         return None
@@ -30,9 +28,6 @@ def printed_by(content: str) -> str | None:
 
 
 def _text_of(output: dict[str, Any]) -> str:
-    """Return the text of one output of a notebook cell; for an error, return its traceback, which ends with the error
-    itself.
-    """
     if output.get("output_type") == "error":
         return "\n".join(output["traceback"]) or f"{output['ename']}: {output['evalue']}"
     found = output.get("text", output.get("data", {}).get("text/plain", ""))

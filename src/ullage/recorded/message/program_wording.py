@@ -1,4 +1,4 @@
-"""The wordings with which programs other than PyTorch report that memory ran out: model servers, Ray, other libraries.
+"""The out-of-memory messages of programs other than PyTorch, such as model servers and Ray.
 
 This module contains only a table. `ullage.recorded.message.figure` reads the figures that a row's patterns find, and
 `ullage.explaining.analysis.text.programs` explains the message, which it identifies by the row's `wording`.
@@ -9,15 +9,13 @@ from typing import Final
 
 from ullage.recorded.message.wording import MessageKind, Words, words
 
+# The patterns for figures in messages. Their length is limited, because damaged logs can have endless digits.
 _FIGURES: Final = {
     "SIZE": r"-?\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B?\b|B\b)?",
     "NUMBER": r"\d[\d.]{0,24}",
     "COUNT": r"\d{1,20}",
     "INDEX": r"\d{1,4}",
 }
-"""The patterns for figures that the patterns of a message contain. The length of each is bounded, because damaged logs
-can have endless digits.
-"""
 
 
 def _program(

@@ -1,7 +1,4 @@
-"""The memory figures that a model server logs when it starts: weights, activations, CUDA graphs, KV cache.
-
-vLLM has used four wordings of these lines since 2023, SGLang one. Each worker logs its own lines.
-"""
+"""Parses the memory figures that vLLM and SGLang log when they start, such as weights and KV cache."""
 
 import re
 from collections.abc import Callable
@@ -10,18 +7,15 @@ from typing import Any, Final
 
 from ullage.recorded.message.figure import bytes_of, number_of
 
+# The largest number of lines with memory figures that are read from a model server's log. A server that starts logs
+# fewer such lines.
 _MOST_LINES: Final = 10_000
-"""The largest number of lines with memory figures that are read from a model server's log; a log with more such lines
-is not the log of a server's start.
-"""
 _LONGEST: Final = 1200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """The memory figures that one worker process of a model server has logged so far; figures that it has not logged
-    are None.
-    """
+    """The memory figures that one worker of a model server has logged. Missing figures are None."""
 
     program: str
     total_bytes: int | None = None
@@ -31,26 +25,24 @@ class ServerMemory:
     free_at_start_bytes: int | None = None
     weights_bytes: int | None = None
     non_torch_bytes: int | None = None
-    """The bytes of GPU memory outside PyTorch's allocator: the CUDA context, NCCL, libraries."""
+    """The bytes outside PyTorch's allocator, used by the CUDA context, NCCL and libraries."""
     peak_torch_bytes: int | None = None
-    """The bytes of weights and peak activations together, which vLLM 0.6 logs as a single figure."""
+    """The bytes of weights and peak activations together, which vLLM 0.6 logs as one figure."""
     activation_bytes: int | None = None
-    """The peak bytes of activations in a model server, for the largest batch."""
+    """The peak bytes of activations for the largest batch."""
     graphs_bytes: int | None = None
     kv_cache_bytes: int | None = None
-    """The bytes of the KV cache as vLLM logs them; negative if everything else needs more memory than vLLM may use."""
+    """The bytes that remain for vLLM's KV cache. Negative if everything else already exceeds vLLM's memory budget."""
     kv_cache_set_bytes: int | None = None
-    """The bytes of the KV cache if the user set them (vLLM's kv_cache_memory_bytes); gpu_memory_utilization then has no
-    effect.
+    """The size of the KV cache that the user set with vLLM's `kv_cache_memory_bytes`. It overrides
+    gpu_memory_utilization.
     """
     available_bytes: int | None = None
-    """The bytes of GPU memory that were free after the weights were loaded (SGLang)."""
+    """The bytes that were free on the GPU after SGLang loaded the weights."""
 
     @property
     def taken_bytes(self) -> int | None:
-        """The bytes of GPU memory that are used before the KV cache is allocated; None if weights or activations are
-        not logged.
-        """
+        """The bytes in use before the KV cache is allocated, or None if unknown."""
         if self.weights_bytes is not None and self.activation_bytes is not None:
             peak = self.weights_bytes + self.activation_bytes
         elif self.peak_torch_bytes is not None:
@@ -106,15 +98,13 @@ _ANY_HEAD: Final = re.compile("|".join(map(re.escape, (*_HEADS, *_NEW_START))))
 
 @dataclass(slots=True)
 class ServerLog:
-    """The memory figures that a model server's log contains so far, by worker process; the start of a log line names
-    the worker.
-    """
+    """The memory figures that a model server has logged so far, for each worker process."""
 
     workers: dict[str | None, ServerMemory] = field(default_factory=dict)
     _lines: int = 0
 
     def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
-        """Read the memory figures of a model server's workers from a part of its log that consists of whole lines.
+        """Parse the memory figures in a part of a model server's log that consists of whole lines.
 
         Args:
             text: the log.
@@ -136,9 +126,7 @@ class ServerLog:
                 self._note(rank, row)
 
     def of(self, rank: str | None) -> ServerMemory | None:
-        """Return the memory figures of one worker of a model server, completed with figures from lines that name no
-        worker; None if there are none.
-        """
+        """Return the memory figures of one worker of a model server, or None if there are none."""
         own, common = self.workers.get(rank), self.workers.get(None)
         if own is None:
             # The error has no mark, or comes from the process above the workers: the last worker's figures are used for

@@ -1,4 +1,4 @@
-"""Detection of out-of-memory errors whose wording is unknown, as opposed to text that only mentions memory.
+"""Detects out-of-memory errors of unknown form, and tells them apart from text that only mentions memory.
 
 A line counts as an error if it says that memory was lacking, has the form of an error, and gives no advice before that.
 The result is a guess: `ullage.recorded.message.log` uses it only for a text without a known message.
@@ -38,14 +38,13 @@ _SURELY_MACHINE: Final = re.compile(
 _CHIP: Final = re.compile(
     r"shared memory (?:available )?on the GPU|(?:per[- ]block|kernel).{0,40}shared memory", re.ASCII
 )
+# Matches names of the driver and its functions. An error with such a name means that the driver itself refused GPU
+# memory.
 _DRIVER: Final = re.compile(
     r"cuda ?(?:error|malloc)|(?:cuda|cu|hip|vk)[A-Z]\w+ ?\(|error (?:code )?2\b|Gpu API|hipError"
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
-"""Pattern for names of the driver and its functions; an error with such a name means that GPU memory was refused
-outside of any memory pool.
-"""
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
     r"|_OUT_OF_|\bERR\b|OOM:",
@@ -56,11 +55,11 @@ _ADVICE: Final = re.compile(
     r"|catch\w*|except|was|were|used to|would)\b",
     re.ASCII | re.IGNORECASE,
 )
+# Matches the words after "out of memory" in a sentence that only talks about such an error.
 _ABOUT: Final = re.compile(
     r" (?:error|issue|problem|exception)s? (?:was|were|is|are|can|may|might|goes|when|if|should|in)\b",
     re.ASCII | re.IGNORECASE,
 )
-"""Pattern for the words that follow "out of memory" in a sentence that only discusses such an error."""
 _MEMORY: Final = re.compile(
     r"memory|vram|\bbytes\b|\b[KMG]i?B\b|buffer|tensor|\bRAM\b|workspace|cache|array|device|\bOutOfMemory",
     re.ASCII | re.IGNORECASE,
@@ -69,14 +68,13 @@ _SIZE: Final = re.compile(
     r"(?:alloc\w*|request\w*|size|need\w*|require\w*)\D{0,30}?(\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B)\b)",
     re.ASCII | re.IGNORECASE,
 )
+# Matches the text that a log puts before the first words of a line. This is the name of a launcher or a container, or
+# the bullet of a list.
 _START: Final = re.compile(
     r"\s*(?:[\w.-]{1,40} +\|)?(?:\s?[\[(][^\])\n]{1,80}[\])]:?)?\s*(?:\d{4}-\d\d-\d\d[T ]\S*)?"
     r"[\s#>*`'\"|-]*(?:[A-Z]\w{1,10} )?",
     re.ASCII,
 )
-"""Pattern for the text that a log puts before the first words of a line, such as the name of a launcher or a container,
-or a list's bullet.
-"""
 HEADS: Final = (
     *(
         "ut of memory",
@@ -101,19 +99,17 @@ HEADS: Final = (
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
-"""Words of which a line with an out-of-memory error must contain at least one; they are searched first, because a plain
-text search is fast.
-"""
+"""Words that occur in out-of-memory errors. Lines without any of them are skipped, which makes the search fast."""
+# Matches two sizes in an error: the memory that is needed, and the memory that is available.
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
-"""Pattern for two sizes in an error: the memory that is needed, and the memory that is available."""
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 
 
 def unknown_error(text: str, at: int) -> Message | None:
-    """Return the out-of-memory error in the line at a position in a text; None if the line only mentions memory.
+    """Return the out-of-memory error in the line at the position `at`. Return None if the line only mentions memory.
 
     Args:
         text: the text.

@@ -1,4 +1,4 @@
-"""The wordings with which PyTorch, its libraries and the operating system report that memory ran out.
+"""The out-of-memory messages of PyTorch, its libraries and the operating system.
 
 The table covers every wording of torch 2.0 to 2.15 and of the two versions before, and other errors that a shortage of
 memory may cause. `ullage.recorded.message` reads texts with this table. The wordings of other programs are in
@@ -15,57 +15,49 @@ class MessageKind(StrEnum):
     """The kind of an out-of-memory message."""
 
     ALLOCATOR = "allocator"
-    """A memory request that PyTorch's GPU allocator could not satisfy."""
+    """PyTorch's GPU allocator could not satisfy an allocation."""
     LIMIT = "limit"
-    """A memory request that a limit on the process refused, before the driver was asked for memory."""
+    """The allocation exceeded a memory limit of the process. The driver was not asked."""
     ADDRESS_SPACE = "address_space"
-    """A lack of free addresses, or an address range that was too short; GPU memory did not run out."""
+    """The addresses ran out, not the GPU memory."""
     BOGUS_SIZE = "bogus_size"
-    """A request for more than any GPU has."""
+    """The allocation was larger than the memory of any GPU."""
     DRIVER = "driver"
-    """A CUDA out-of-memory error from outside PyTorch's allocator; it contains no figures."""
+    """A CUDA out-of-memory error from outside PyTorch's allocator. It contains no sizes."""
     LIBRARY = "library"
-    """An error of a CUDA library whose usual reason is a lack of GPU memory."""
+    """An error of a CUDA library that usually means too little GPU memory."""
     HOST = "host"
-    """A lack of host memory, not GPU memory."""
+    """Host memory ran out, not GPU memory."""
     KILLED = "killed"
-    """The process was killed; if `is_certain` is True, the Linux kernel killed it for lack of host memory."""
+    """The process was killed. If `is_certain` is True, host memory had run out."""
     ON_CHIP = "on_chip"
-    """A lack of shared memory for a kernel's thread block on the GPU; the GPU's main memory did not run out."""
+    """A kernel needs more shared memory than the GPU has. Its main memory did not run out."""
     WARNING = "warning"
-    """A memory request that failed and that the program repeats in another way; the program continues."""
+    """An allocation failed, but the program tries again in another way and continues."""
     PROGRAM = "program"
-    """Another program's message about its own use of GPU memory; `Message.backend` names the program."""
+    """Another program's message about its own GPU memory. `Message.backend` names the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The wording of an out-of-memory message: a text that a plain (fast) search finds, and the texts required before
-    and after it.
-    """
+    """A known form of out-of-memory message: a fixed text to search for, and patterns for the text around it."""
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must come immediately before the text `find`; the first word of each names the software
-    (`Message.backend`).
-    """
+    """Texts of which one must stand directly before `find`. Each begins with the name of the software."""
     after: re.Pattern[str]
-    """The pattern that must match from the text `find` on, with the groups `size` (the requested bytes) and
-    `device`.
-    """
+    """The pattern that must match at `find`. Its groups are `size` (the requested bytes) and `device`."""
     at_start: bool
-    """Whether the out-of-memory message must begin a line or follow an exception's name."""
+    """Whether the message must begin a line or follow an exception's name."""
     kind: MessageKind
     wording: str
     is_certain: bool
-    """Whether the message explicitly says that memory ran out; if False, the message only usually means this."""
+    """Whether the message says explicitly that memory ran out, and does not only suggest it."""
     backend: str | None
     has_sizes: bool
-    """Whether sizes follow in the out-of-memory message, in one of the forms of `SIZES`."""
+    """Whether the message contains sizes in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns for figures near the message. The name of a group in a pattern is a field of `Message`, or a name in
-    `Message.said`.
-    """
+    """Patterns for values near the message. Their group names are fields of `Message` or keys of `Message.said`."""
 
 
 def words(
@@ -81,9 +73,7 @@ def words(
     has_sizes: bool = False,
     figures: tuple[str, ...] = (),
 ) -> Words:
-    """Return a `Words` object for a wording of out-of-memory messages; `likely` says that the wording only usually
-    means that memory ran out.
-    """
+    """Return a `Words` object for a form of message. `likely` means that it only suggests that memory ran out."""
     return Words(
         find=find,
         before=before,
@@ -114,10 +104,9 @@ _EXITS: Final = (
 )
 _END: Final = r"(?=\s*(?:\n|\Z))"
 _SEARCH: Final = r"(?:\s{1,3}Search for .(?:cuda|hip)Error\w{1,40})?"
+# Matches the end of a line whose figures are on the next line. If the log puts a rank or a time at the start of the
+# next line, this is matched as well.
 _BELOW: Final = r"(?=\.?\s{0,3}\n(?:(?!out of memory)[^\n]){0,100}?(?:Tried to|Allocation was))"
-"""Pattern for the end of a line whose figures are on the next line, after the rank or time that a log puts at the start
-of that line.
-"""
 _CALL: Final = r"\w{0,30}(?:\([^)\n]{0,120}\))?(?: failed)?(?: with)?(?: error)?[:,]? {1,3}(?:\(2\) )?out of memory"
 _AT: Final = r"[^\s,]{1,300}?[:(]\d{1,6}[^\n]{0,60}?out of memory"
 _CARDS_OWN: Final = r":[^\n]{0,80}?(?:[Cc][Uu][Dd][Aa]|cuMem|GPU|device memory)"
@@ -397,8 +386,6 @@ SIZES: Final = {
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),
     }.items()
 }
-"""Patterns for the sizes in out-of-memory messages. Torch 2.1 spelled capacity "capacty"; old messages write GB for
-GiB.
-"""
+"""Patterns for the sizes in out-of-memory messages. Torch 2.1 misspells capacity as "capacty"."""
 DEVICE: Final = re.compile(r"\b(?:GPU|NPU|XPU|[Dd]evice) {1,2}(\d{1,4})\b", re.ASCII)
 PROCESS: Final = re.compile(rf"\bProcess (\d{{1,10}}) has {_SIZE} memory in use", re.ASCII)

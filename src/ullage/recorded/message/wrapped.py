@@ -1,4 +1,4 @@
-"""The repair of messages that a terminal has cut at its width: lines are joined, and the message is read again.
+"""Repairs messages that a terminal has wrapped: it joins the lines and parses the message again.
 
 The width of the terminal is unknown. So a joined message is used only if it has at least as many figures as the
 original text, or if the original text has no message that is certain.
@@ -14,9 +14,7 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Return the out-of-memory message as it reads after the lines that a terminal has cut are joined, if it then has
-    other figures, and at least as many; otherwise return the original message.
-    """
+    """Parse a message again after joining lines that a terminal has wrapped. Return the version with more numbers."""
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
     width = len(rows[0].rstrip("\r"))
@@ -34,8 +32,8 @@ def read_again(text: str, hit: Hit) -> Hit:
 
 
 def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
-    """Return the first out-of-memory message that is found after joining lines that a terminal has cut, with the joined
-    text and the message's line number.
+    """Find an out-of-memory message in lines that a terminal has wrapped. Return it with the joined text and its line
+    number.
     """
     rows = text.split("\n")
     lengths = [len(row.rstrip("\r")) for row in rows]
@@ -59,10 +57,8 @@ def find_in_cut_rows(text: str) -> tuple[Hit, str, int] | None:
     return hit, together, row
 
 
+# A line that is one column shorter than the terminal lost the space at its end.
 def _joined(rows: list[str], width: int, glue: str = "") -> str:
-    """Join each line that fills the terminal's width to the next line. If a line is one column shorter, restore a space
-    at its end.
-    """
     parts: list[str] = []
     for row in rows:
         bare = row.rstrip("\r")

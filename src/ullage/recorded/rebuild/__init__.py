@@ -1,4 +1,4 @@
-"""The reconstruction of a `Program` (a list of allocator operations) from a `History` (the recording of one device)."""
+"""Reconstructs the allocator operations of a run (`Program`) from the recording of one device (`History`)."""
 
 from ullage.recorded.rebuild.before import Unrecorded
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES

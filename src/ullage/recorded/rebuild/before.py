@@ -1,7 +1,4 @@
-"""The state of the allocator when recording began: its segments, and the blocks that were allocated before.
-
-Such blocks are freed later, or exist at the end, without a recorded allocation.
-"""
+"""Reconstructs the allocator's segments and blocks at the moment when recording began."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,52 +15,47 @@ from ullage.recorded.rebuild.ranges import Ranges
 from ullage.recorded.rebuild.segment_life import SegmentLives
 from ullage.recorded.settings import LARGEST_SMALL_BYTES, SMALL_SEGMENT_BYTES, Settings
 
+# The smallest distance in bytes between mapped address ranges of different expandable segments. It is large, because an
+# expandable segment reserves addresses for 9/8 of its GPU's memory.
 _NEAR_BYTES: Final = 128 * GIB
-"""The smallest distance in bytes between two mapped address ranges that belong to different expandable segments. An
-expandable segment reserves addresses for 9/8 of its GPU's memory.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain: none by default, or those with which a replay matches
-    the recording better.
+    """Assumptions about facts that a recording does not contain. They are made if a simulation then matches the
+    recording better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)
-    """The sizes in bytes, by address, of blocks allocated before recording began whose remainder was not split off."""
+    """The assumed sizes of blocks from before the recording, by address. They are larger than the requested sizes."""
     beyond_room_bytes: int = 0
-    """The bytes of the GPU's memory beyond the capacity: CUDA contexts and other processes. An expandable segment
-    reserves addresses for 9/8 of the whole GPU, and among free blocks that can grow, the allocator prefers the block
-    that can grow least.
-    """
+    """The GPU memory that the allocator cannot reserve, in bytes. CUDA contexts and other processes use it."""
     oom_pool: int = 0
-    """The private pool to which the failed requests of a recording belong; 0 for the default pool."""
+    """The private pool in which allocations failed. 0 is the default pool."""
     pools: Mapping[int, int] = field(default_factory=dict)
-    """The private pools of segments that were freed during a recording, by the index of the segment's lifetime."""
+    """The private pools of segments that were freed during the recording."""
     emptied: Mapping[int, bool] = field(default_factory=dict)
-    """The assumed reason, by trace entry, why the cache was emptied before an allocation: True if the program called
-    `empty_cache`, False if the allocator needed the memory. Without an assumption, the allocator did it if the request
-    would not have fitted otherwise.
+    """The reason why the cache was emptied before a trace entry: True for a call of `empty_cache`, False for a lack of
+    memory.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """The segments and blocks that existed when recording began; the keys of the blocks are counted from 0."""
+    """The segments and blocks that existed when recording began. Block IDs start at 0."""
 
     segments: tuple[StartSegment, ...]
     key_of_address: Mapping[int, int]
     stacks: tuple[int, ...]
     requested: tuple[int, ...]
     lives: SegmentLives
-    """The lifetimes of all segments in the recording, including those that existed when recording began."""
+    """The creation and the free of each segment, including segments from before the recording."""
     pending: tuple[int, ...]
-    """The keys of blocks that had been freed before recording began, but that other streams were still using."""
+    """The IDs of blocks that were freed before the recording, but that other streams still used."""
 
     @classmethod
     def of(cls, history: History, lives: BlockLives, settings: Settings, unrecorded: Unrecorded) -> "Before":
-        """Return the state of the allocator when recording began, given the assumptions about unrecorded facts."""
+        """Reconstruct the allocator's state when recording began."""
         block_bytes = unrecorded.block_bytes
         alive = _alive_before(history, lives, settings)
         for address in block_bytes.keys() & alive.keys():
@@ -88,25 +80,17 @@ class Before:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AliveBlock:
-    """A block that existed when recording began, because no trace entry allocated it."""
-
     size: int
     requested: int
     stack: int
+    # the length of the history if the block is never freed
     freed_row: int
-    """The index of the trace entry with which the block's memory becomes reusable; the length of the history if the
-    block is never freed.
-    """
     is_pending: bool
-    """Whether the block had been freed before recording began, but other streams still used it."""
+    # False if only the requested size is known, from a trace entry that frees the block
     is_exact: bool
-    """Whether `size` is the block's real size, as in the final state. A trace entry that frees a block records only the
-    requested size.
-    """
 
 
 def _alive_before(history: History, lives: BlockLives, settings: Settings) -> dict[int, _AliveBlock]:
-    """Return the blocks that existed when recording began because no trace entry allocated them, by address."""
     rows = lives.freed_unseen()
     ends = lives.reusable_from(len(history))[rows]
     # Files from before 2023 have one entry for a free. In newer files, a completed free without a request was requested
@@ -142,9 +126,6 @@ def _alive_before(history: History, lives: BlockLives, settings: Settings) -> di
 
 
 def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
-    """Yield the mapped address ranges of each segment in order; the ranges of one expandable segment are yielded
-    together.
-    """
     together: list[Segment] = []
     for segment in segments:
         if together and not _is_same(together, segment):
@@ -160,7 +141,6 @@ def _by_reservation(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
 
 
 def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[list[Segment]]:
-    """Yield the parts of each segment, with the private pool that its lifetime belongs to."""
     for stretches, number in zip(there, _numbers_at_begin(there, lives), strict=True):
         pool = lives.lives[number].pool if number >= 0 else stretches[0].pool
         is_so = all(stretch.pool == pool for stretch in stretches)
@@ -168,15 +148,11 @@ def _with_pools(there: list[list[Segment]], lives: SegmentLives) -> Iterator[lis
 
 
 def _numbers_at_begin(there: list[list[Segment]], lives: SegmentLives) -> list[int]:
-    """Return for each segment the index of its lifetime that includes the beginning of the recording; -1 if it has no
-    such lifetime.
-    """
     starts = np.array([stretches[0].address for stretches in there], np.int64)
     return list(lives.at(starts, np.full(len(starts), -1)).tolist())
 
 
 def _is_same(stretches: list[Segment], behind: Segment) -> bool:
-    """Return whether a mapped address range belongs to the same address reservation as the ranges before it."""
     first = stretches[0]
     return (
         behind.is_expandable
@@ -186,13 +162,10 @@ def _is_same(stretches: list[Segment], behind: Segment) -> bool:
     )
 
 
+# Pages that are mapped later below the segment, on the same stream and for the same pool, belong to it until its last
+# page is unmapped: two segments on one GPU are farther apart than the GPU's memory size, and so farther apart than all
+# reserved memory. A segment consists of whole pages from its start address.
 def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLives, settings: Settings) -> Iterator[int]:
-    """Yield the start address of each segment; an expandable segment may have unmapped its first pages.
-
-    Pages that are mapped later below the segment, on the same stream and for the same pool, belong to it until its last
-    page is unmapped: two segments on one GPU are farther apart than the GPU's memory size, and so farther apart than
-    all reserved memory. A segment consists of whole pages from its start address.
-    """
     mapped = np.flatnonzero(history.action == Action.SEGMENT_MAP)
     addresses, streams = history.address[mapped], history.stream[mapped]
     are_large = history.size[mapped] % settings.large_segment_bytes == 0
@@ -220,15 +193,9 @@ def _beginnings(history: History, there: list[list[Segment]], lives: SegmentLive
 
 @dataclass(slots=True)
 class _Holes:
-    """The recorded allocations of a history, by address: the first allocation after a block shows where that block
-    ends.
-    """
-
     history: History
+    # Computed when first needed, because few recordings have blocks that need them.
     _sorted: tuple[Column, Column] | None = None
-    """The addresses and trace entries of allocations; they are computed when first needed, because most recordings have
-    no block that needs them.
-    """
 
     def _by_address(self) -> tuple[Column, Column]:
         if self._sorted is None:
@@ -237,12 +204,8 @@ class _Holes:
             self._sorted = self.history.address[rows], rows
         return self._sorted
 
+    # The allocator places such an allocation at the beginning of the only free block there.
     def first_in(self, start: int, stop: int, before_row: int) -> int | None:
-        """Return the address of the first allocation between two addresses if it was made before the given trace entry;
-        otherwise None.
-
-        The allocator places such an allocation at the beginning of the only free block there.
-        """
         addresses, rows = self._by_address()
         low, high = np.searchsorted(addresses, (start, stop)).tolist()
         if low == high:
@@ -253,8 +216,6 @@ class _Holes:
 
 @dataclass(slots=True, kw_only=True)
 class _StartLayout:
-    """A builder for the segments that existed when recording began, and for the keys of their blocks."""
-
     alive: Mapping[int, _AliveBlock]
     holes: _Holes
     settings: Settings
@@ -267,9 +228,6 @@ class _StartLayout:
         self._addresses = sorted(self.alive)
 
     def segment(self, stretches: list[Segment], begin: int) -> StartSegment:
-        """Return the segment that starts at the address `begin`, made of mapped address ranges in order, with all of
-        its blocks.
-        """
         first = stretches[0]
         blocks: list[tuple[int, int, int]] = []
         at = begin
@@ -307,12 +265,8 @@ class _StartLayout:
         if at < stop:
             yield stop - at, 0, -1
 
+    # A small gap after a block belongs to the block, because the allocator may not have split off the rest.
     def _end_of(self, block: _AliveBlock, end: int, following: int) -> int:
-        """Return the end address of a block of which only the requested size is known; its remainder may not have been
-        split off.
-
-        A small gap after such a block belongs to the block.
-        """
         if following - end <= LARGEST_SMALL_BYTES or block.size >= self.settings.max_split_bytes:
             return following  # Blocks above max_split_size_mb are never split.
         behind = self.holes.first_in(end, following, block.freed_row)
@@ -320,7 +274,7 @@ class _StartLayout:
 
 
 def reserved_before(history: History, settings: Settings) -> list[Segment]:
-    """Return the segments that no entry of a history created, by address, without their blocks.
+    """Return the segments that existed before the recording, sorted by address, without their blocks.
 
     Starting with the state at the end, the entries are undone one by one. Ranges of addresses are tracked rather than
     segment starts, because an expandable segment can unmap pages in its middle, and a snapshot then shows its pieces as
@@ -355,17 +309,8 @@ def reserved_before(history: History, settings: Settings) -> list[Segment]:
     ]
 
 
+# A freed range of an expandable segment has the same properties as an adjacent range.
 def _given_back(ranges: Ranges[Segment], address: int, size: int, stream: int, large_page: int | None) -> Segment:
-    """Return the segment, or the range of an expandable segment, that an entry freed. A range has the same properties
-    as an adjacent range.
-
-    Args:
-        ranges: the ranges that exist after the entry.
-        address: the start address.
-        size: its bytes.
-        stream: the stream that it was allocated for.
-        large_page: bytes of a page of the large pool; None: the segment was not an expandable segment.
-    """
     is_expandable = large_page is not None
     if is_expandable:
         touching = ranges.overlapping(address - 1, address + size + 1)

@@ -1,4 +1,4 @@
-"""The matching of recorded frees to recorded allocations, by the trace entries at each address."""
+"""Matches the recorded frees with the recorded allocations at the same address."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,16 +15,14 @@ GIVEN_BACK: Final = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLives:
-    """The trace entries that allocate or free blocks, each with the previous entry at the same address, which
-    determines the meaning of the entry.
-    """
+    """The trace entries that allocate or free blocks, each with the previous entry at the same address."""
 
     row: Column
-    """The indices of all trace entries that allocate or free a block, sorted by address and then by time."""
+    """The indices of the trace entries that allocate or free a block, sorted by address and then by time."""
     address: Column
     action: Column
     previous: Column
-    """The action of the previous trace entry at the same address; -1 for the first entry."""
+    """The action of the previous trace entry at the same address, or -1."""
     previous_row: Column
 
     @classmethod
@@ -42,21 +40,21 @@ class BlockLives:
         )
 
     def are_allocated(self, addresses: Column) -> list[bool]:
-        """Return for each address whether any trace entry allocates a block there."""
+        """Return, for each address, whether any trace entry allocates a block there."""
         before = np.append(0, np.cumsum(self.action == Action.ALLOC))
         first, last = np.searchsorted(self.address, addresses), np.searchsorted(self.address, addresses, side="right")
         found: list[bool] = (before[first] < before[last]).tolist()
         return found
 
     def freed_unseen(self) -> Column:
-        """Return the indices of the trace entries that free a block which no trace entry allocated."""
+        """Return the trace entries that free a block whose allocation was not recorded."""
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return, for each trace entry that frees a block, the entry with which the block's memory becomes reusable.
+        """Return, for each free, the trace entry after which the block's memory can be reused.
 
-        That is the free itself, or the later entry that completes the free; if no entry completes it, it is `length`,
-        the number of trace entries.
+        It is the free itself, or a later entry that completes the free. If no entry completes it, the result is
+        `length`.
         """
         found = np.arange(length)
         found[self.row[self.action == Action.FREE_REQUESTED]] = length

@@ -1,4 +1,4 @@
-"""The allocator operations that are reconstructed from a recording, and the driver calls that each operation made."""
+"""Reconstructs the allocator operations of a recorded run, and the driver calls that each one made."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from ullage.recorded.rebuild.segment_life import given_up, pool_of_rows, pool_us
 from ullage.recorded.settings import DRIVER_PAGE_BYTES
 
 UNBOUNDED_BYTES: Final = 1 << 60
-"""The memory capacity in bytes that is assumed if a recording does not contain it."""
+"""The memory capacity in bytes that is assumed if the real one is unknown."""
 _FIRST, _MAIN, _AFTER, _LAST = 1, 4, 5, 6  # the order of the operations that one entry produces
 _BEFORE = -1  # the row of operations that create the initial state
 _OTHER_STREAM: Final = (
@@ -25,9 +25,7 @@ _OTHER_STREAM: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The columns of a reconstructed `Program`, the trace entry of each operation (-1 if it has none), and the driver
-    calls by operation.
-    """
+    """The reconstructed operations, each with its trace entry and its driver calls."""
 
     op: Column
     key: Column
@@ -38,18 +36,11 @@ class Written:
 
 
 def _position_of(row: Any, place: Any) -> Any:
-    """Return one number for a trace entry and an operation's position within it; sorting by this number sorts the
-    operations.
-    """
     return row * (_LAST + 1) + place
 
 
 @dataclass(slots=True)
 class _Operations:
-    """Collected allocator operations in any order: (trace entry, position within the entry, operation, key, size,
-    stream).
-    """
-
     pieces: list[list[Column]] = field(default_factory=list)
 
     def add(self, row: Any, place: int, op: Op, *, key: Any = 0, size: Any = 0, stream: Any = 0) -> None:
@@ -58,9 +49,6 @@ class _Operations:
         self.pieces.append(list(columns))
 
     def sorted(self) -> list[Column]:
-        """Return the collected operations in sorted order, as columns: the number by which each operation is sorted,
-        and its fields except the position within its trace entry.
-        """
         if not self.pieces:
             return [np.zeros(0, np.int64)] * 6
         rows, places, *others = zip(*self.pieces, strict=True)
@@ -73,7 +61,7 @@ class _Operations:
 def write_operations(
     history: History, lives: BlockLives, before: Before, held: Column, room: int, unrecorded: Unrecorded
 ) -> Written:
-    """Return the operations of a program that a history is converted to.
+    """Return the allocator operations that a recording is converted to.
 
     Args:
         history: the recording of one device.
@@ -109,7 +97,6 @@ def write_operations(
 def _write_frees(
     history: History, lives: BlockLives, before: Before, key_of_row: Column, operations: _Operations
 ) -> None:
-    """Add the operations that free blocks, either at once or when other streams have finished with the blocks."""
     key = np.where(lives.previous == Action.ALLOC, key_of_row[lives.previous_row], -1)
     first = np.flatnonzero((lives.previous < 0) & (lives.action != Action.ALLOC))
     known = before.key_of_address
@@ -131,9 +118,6 @@ def _write_frees(
 
 
 def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column, operations: _Operations) -> None:
-    """Add operations for streams that still used freed blocks when recording began, and for the end of that use; set
-    these blocks' `key` to -1.
-    """
     stream_of_key = {pending: _OTHER_STREAM - 1 - index for index, pending in enumerate(before.pending)}
     for pending, stream in stream_of_key.items():
         operations.add(_BEFORE, _MAIN - 2, Op.HOLD, stream=stream)
@@ -145,10 +129,8 @@ def _write_pending(lives: BlockLives, before: Before, key: Column, first: Column
             key[index] = -1
 
 
+# There are only as many such streams as freed blocks wait for other streams at the same time.
 def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operations: _Operations) -> None:
-    """Add operations for blocks that are used on other streams, with only as many streams as there are freed blocks
-    waiting for other streams at the same time.
-    """
     stream_of_request: dict[int, int] = {}
     idle: list[int] = []
     streams = 0
@@ -170,9 +152,6 @@ def _write_waits(lives: BlockLives, key: Column, waits: Any, ends: Any, operatio
 
 
 def _write_pools(history: History, before: Before, pools: Column, operations: _Operations) -> None:
-    """Add operations that make allocations go to private pools, and operations that release a pool before its memory is
-    freed.
-    """
     users = Counter({segment.pool: 1 for segment in before.segments if segment.pool})
     for use in pool_uses(history, pools):
         operations.add(use.first_row, _MAIN - 1, Op.BEGIN_POOL, key=use.pool, size=-1)
@@ -183,15 +162,10 @@ def _write_pools(history: History, before: Before, pools: Column, operations: _O
             operations.add(row, _FIRST - 1, Op.RELEASE_POOL, key=pool)  # before the operation that frees its memory
 
 
+# The allocator itself freed all segments that no `empty_cache` call freed, for lack of memory.
 def _write_releases(
     history: History, held: Column, room: int, emptied: Mapping[int, bool], operations: _Operations
 ) -> dict[tuple[int, int], list[tuple[str, int]]]:
-    """Add operations for the `empty_cache` calls of the recorded program. The allocator itself freed all other segments
-    that were freed, for lack of memory.
-
-    Returns:
-        The driver calls of each operation, by the operation's trace entry and its position within this entry.
-    """
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     moved = np.flatnonzero(is_one_of(history.action, (*TAKEN, *GIVEN_BACK)))
     calls: dict[tuple[int, int], list[tuple[str, int]]] = {}
@@ -218,12 +192,9 @@ def _write_releases(
     return calls
 
 
+# If a block is freed before the next request, the call came from the program (`empty_cache`). The result is then
+# negative, and it is equal for calls without a free in between.
 def _request_behind(history: History, made: Column, moved: Column) -> Column:
-    """Return for each driver call the trace entry of the request that may have caused it.
-
-    If a block is freed before the next request, the call came from the program (`empty_cache`). The result is then
-    negative, and it is equal for calls without a free in between.
-    """
     # Files from before 2023 have one entry for a free.
     has_requests = (history.action == Action.FREE_REQUESTED).any()
     freed = np.flatnonzero(history.action == (Action.FREE_REQUESTED if has_requests else Action.FREE_COMPLETED))
@@ -235,18 +206,14 @@ def _request_behind(history: History, made: Column, moved: Column) -> Column:
 
 
 def whole_pages(size: Any) -> Any:
-    """Return the bytes that the driver gives for a requested size: the size rounded up to whole driver pages."""
+    """Return a number of bytes, rounded up to whole driver pages."""
     return -(-size // DRIVER_PAGE_BYTES) * DRIVER_PAGE_BYTES
 
 
+# The result is 0 if the allocator needed the memory for the request.
 def _given_by_program(
     driven: Sequence[tuple[str, int]], size: int, held: int, room: int, *, is_own: bool | None
 ) -> int:
-    """Return how many driver calls before a request come from the script's own `empty_cache`; 0 if the allocator needed
-    the memory for the request.
-
-    `is_own` says whether the script called `empty_cache`, if that is known.
-    """
     given = [index for index, (what, _) in enumerate(driven) if what == "give"]
     if not given or is_own is False:
         return 0

@@ -1,4 +1,4 @@
-"""A sorted collection of address ranges that do not overlap, for memory that is added and removed in pieces."""
+"""A sorted collection of address ranges that do not overlap."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Ranges(Generic[T]):
-    """A sorted collection of address ranges as (start, stop, value), none of which overlap."""
+    """A sorted collection of address ranges (start, stop, value) that do not overlap."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -18,15 +18,13 @@ class Ranges(Generic[T]):
         return ((start, *self._rest[start]) for start in self._starts)
 
     def put(self, start: int, stop: int, value: T) -> None:
-        """Add an address range, and remove the parts of earlier ranges that it overlaps."""
+        """Add an address range. It replaces earlier ranges where they overlap."""
         self.cut(start, stop)
         self._starts.insert(bisect_left(self._starts, start), start)
         self._rest[start] = stop, value
 
     def cut(self, start: int, stop: int) -> list[tuple[int, int, T]]:
-        """Remove and return the parts of address ranges that are between two addresses, in order; the parts outside
-        remain in the collection.
-        """
+        """Remove and return everything between two addresses. Ranges that cross an end are split."""
         found = list(self.overlapping(start, stop))
         if not found:
             return []
@@ -41,7 +39,7 @@ class Ranges(Generic[T]):
         return [(max(low, start), min(high, stop), value) for low, high, value in found]
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, T]]:
-        """Yield the address ranges that overlap the addresses from `start` to `stop`, without cutting them."""
+        """Yield the address ranges that overlap the addresses from `start` to `stop`."""
         for index in range(max(0, bisect_right(self._starts, start) - 1), bisect_left(self._starts, stop)):
             low = self._starts[index]
             high, value = self._rest[low]

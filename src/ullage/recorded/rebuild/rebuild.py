@@ -1,4 +1,4 @@
-"""The reconstruction of a program from a history: the requests to the allocator that explain the recorded entries.
+"""Reconstructs the allocator operations of a recorded run from its trace entries.
 
 A snapshot contains no torch version, no capacity, no `record_stream` calls and no `empty_cache` calls. Each of them is
 inferred from the entries, or given by the caller, and named in `Rebuilt.notes`:
@@ -35,54 +35,44 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A `Program` (a list of allocator operations), and its relation to the recording from which it was
-    reconstructed.
-    """
+    """The allocator operations that were reconstructed from a recording, and how they relate to it."""
 
     program: Program
     settings: Settings
     settings_text: str
-    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF: the settings that the user gave, the recorded
-    text, or a text written from recorded values.
-    """
+    """The allocator settings as a value for PYTORCH_CUDA_ALLOC_CONF."""
     room_bytes: int
-    """The most bytes of GPU memory that the allocator can reserve; `UNBOUNDED_BYTES` if unknown."""
+    """The most bytes that the allocator can reserve. It is `UNBOUNDED_BYTES` if unknown."""
     beyond_room_bytes: int
-    """The bytes of GPU memory that the allocator cannot reserve (CUDA contexts, other processes), if such bytes were
-    assumed.
-    """
+    """The GPU memory that the allocator cannot reserve, in bytes. CUDA contexts and other processes use it."""
     room_is_known: bool
-    """Whether the allocator's capacity is known from a request that failed; it is then the reserved bytes plus the
-    bytes that the driver reported free.
-    """
+    """Whether the allocator's memory capacity is known from a failed allocation."""
     row_of_op: Column
-    """The trace entry from which each operation was made; -1 for operations that create the initial state."""
+    """The index of the trace entry from which each operation was reconstructed, or -1."""
     row_of_key: Column
-    """The trace entry that allocated each block, by the block's key; -1 if the block existed before recording began."""
+    """The index of the trace entry that allocated each block, or -1 if the block is older than the recording."""
     stack_of_key: Column
     size_of_key: Column
-    """The requested bytes of each block."""
+    """The requested bytes of each block, by block ID."""
     recorded_calls: Mapping[int, tuple[tuple[str, int], ...]]
-    """The recorded driver calls by operation: memory taken from the driver ("take") and returned to it ("give"), in
-    bytes.
-    """
+    """The recorded driver calls of each operation. "take" allocates driver memory, and "give" frees it."""
     is_whole: bool
     """Whether recording began before the process's first allocation."""
     lives: SegmentLives
-    """The lifetimes of the recording's segments, each from its first mapped memory to its last."""
+    """The creation and the free of each segment."""
     block_lives: BlockLives
     """The trace entries at the address of each block, in order."""
     notes: tuple[str, ...]
 
     def ops_of(self, rows: Column) -> Column:
-        """Return the operations that were made from the given trace entries, which must be sorted."""
+        """Return the operations that come from the given trace entries, which must be sorted."""
         first, last = np.searchsorted(self.row_of_op, rows), np.searchsorted(self.row_of_op, rows, side="right")
         counts = last - first
         return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
 
 
 def settings_text_of(history: History, *, alloc_conf: str | None, semantics: str) -> str:
-    """Return the settings of a recorded run as a value for PYTORCH_CUDA_ALLOC_CONF.
+    """Return the allocator settings of a recorded run as a value for PYTORCH_CUDA_ALLOC_CONF.
 
     Args:
         history: the recording, whose own settings are used if `alloc_conf` is None. The recorded values replace the
@@ -120,7 +110,7 @@ def program_of(
     capacity_bytes: int | None = None,
     unrecorded: Unrecorded | None = None,
 ) -> Rebuilt:
-    """Reconstruct the program of a history.
+    """Reconstruct the allocator operations of a recorded run.
 
     Args:
         history: the recording of one device.
@@ -141,13 +131,10 @@ def program_of(
 
 @dataclass(slots=True)
 class Rebuilder:
-    """A builder of `Program` objects from one recording, for several versions of the allocator. It keeps its last
-    result, because most versions give the same `Program`.
-    """
+    """Reconstructs the operations of one recording for several PyTorch versions. It caches its last result."""
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None
-    """The last `Program` that was built, and the arguments with which it was built."""
 
     def program_of(
         self,
@@ -157,7 +144,7 @@ class Rebuilder:
         capacity_bytes: int | None = None,
         unrecorded: Unrecorded | None = None,
     ) -> Rebuilt:
-        """Return the `Program` reconstructed from this recording, as the module's function `rebuild` does."""
+        """Return the reconstructed operations of this recording."""
         version, assumed = semantics or USUAL, unrecorded or Unrecorded()
         text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
         settings = parse_settings(text, semantics=version)
@@ -172,9 +159,6 @@ class Rebuilder:
 
 
 def _reconstructed(history: History, settings: Settings, capacity_bytes: int | None, unrecorded: Unrecorded) -> Rebuilt:
-    """Return the `Program` reconstructed from a recording, without the text of the settings and without notes, which
-    `Rebuilder` adds.
-    """
     lives = BlockLives.of(history)
     before = Before.of(history, lives, settings, unrecorded)
     held = _held_over_time(history, before, settings)
@@ -214,7 +198,6 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
 
 
 def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    """Yield notes for the user about facts that are not in a recording and had to be inferred."""
     if semantics is None:
         yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
     if room_bytes == UNBOUNDED_BYTES:
@@ -223,12 +206,9 @@ def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -
         yield f"the capacity is {text_of_bytes(room_bytes)}, as the failed request shows"
 
 
+# The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than its
+# size, and so does each page of that size in an expandable segment.
 def _held_over_time(history: History, before: Before, settings: Settings) -> Column:
-    """Return the bytes that the driver has given after every trace entry.
-
-    The driver gives whole pages. So a large segment of an odd size (large_segment_size_mb:33) takes more memory than
-    its size, and so does each page of that size in an expandable segment.
-    """
     large = settings.large_segment_bytes
 
     def given(size: Column, is_mapped: npt.NDArray[np.bool_]) -> Column:
@@ -243,10 +223,8 @@ def _held_over_time(history: History, before: Before, settings: Settings) -> Col
     return np.asarray(at_start + np.cumsum(sign * given(history.size, is_mapped)), np.int64)
 
 
+# The capacity is what the driver had given when a request failed, plus the bytes that it reported free.
 def _room_of(history: History, held: Column) -> int | None:
-    """Return the allocator's capacity in bytes: what the driver had given when a request failed, plus the bytes that it
-    reported free.
-    """
     failed = np.flatnonzero(history.action == Action.OOM)
     if not len(failed):
         return None

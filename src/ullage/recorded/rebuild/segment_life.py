@@ -1,6 +1,4 @@
-"""The lifetimes of a recording's segments and of its private pools: which pool each allocation used, and which pools
-were released.
-"""
+"""Finds when segments were created and freed, and which private pool each allocation used."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,13 +14,13 @@ from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS
 from ullage.recorded.settings import SMALL_SEGMENT_BYTES
 
 NONE: Final = -1
-"""The value that means "no trace entry" in a column of trace entries."""
+"""A marker in arrays of trace entries. It means "no trace entry"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLife:
-    """The lifetime of a segment, from its first mapped memory to its last; an expandable segment includes every address
-    that ever had memory.
+    """When a segment was created and freed. For an expandable segment, it includes all addresses that ever had
+    memory.
     """
 
     begin: int
@@ -31,20 +29,16 @@ class SegmentLife:
     is_large: bool
     is_expandable: bool
     born: int
-    """The trace entry that allocated the first memory of the segment; -1 if the segment existed before recording
-    began.
-    """
+    """The trace entry that created the segment, or -1 if it is older than the recording."""
     died: int
-    """The trace entry that freed the last memory of the segment; -1 if the segment exists at the end."""
+    """The trace entry that freed the segment, or -1 if it still exists at the end."""
     pool: int = 0
-    """The key of the segment's private pool; 0 for the default pool."""
+    """The ID of the segment's private pool. 0 is the default pool."""
     pool_is_told: bool = False
-    """Whether the recording says to which pool the segment belongs."""
+    """Whether the recording contains the segment's pool."""
 
     def told(self, pool: int) -> "SegmentLife":
-        """Return this segment lifetime with the recorded private pool. All fields are written out because
-        `dataclasses.replace` is slow.
-        """
+        """Return a copy with the recorded private pool. It is written out because `dataclasses.replace` is slow."""
         return SegmentLife(
             begin=self.begin,
             end=self.end,
@@ -60,7 +54,7 @@ class SegmentLife:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLives:
-    """The lifetimes of all segments in a recording, including those that existed before recording began."""
+    """When each segment was created and freed, including segments from before the recording."""
 
     lives: tuple[SegmentLife, ...]
     finder: "LifeFinder" = field(repr=False, compare=False)
@@ -73,7 +67,7 @@ class SegmentLives:
         large_page: int,
         pools: Mapping[int, int],
     ) -> "SegmentLives":
-        """Return the lifetimes of a recording's segments.
+        """Find when each segment of a recording was created and freed.
 
         Args:
             history: the recording of one device.
@@ -95,20 +89,18 @@ class SegmentLives:
         )
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
-        contains the address then; -1 if there is none.
+        """Return the index of the segment that contains each address at the given trace entry, or -1. Entry -1 means
+        the start.
         """
         return self.finder.at(address, row)
 
     def pools(self) -> Column:
-        """Return the private pool of each segment lifetime, as a column."""
+        """Return the private pool of each segment as an array."""
         return np.array([life.pool for life in self.lives], np.int64)
 
 
 class LifeFinder:
-    """A search for the lifetime of a segment by address and time. What does not depend on address and time is computed
-    once.
-    """
+    """Finds the segment that contained an address at a given time."""
 
     def __init__(self, begin: Column, end: Column, born: Column, died: Column) -> None:
         self._begin, self._end, self._born, self._died = begin, end, born, died
@@ -122,8 +114,8 @@ class LifeFinder:
         self._piece, self._since, self._number = np.array(sorted(pieces), np.int64).reshape(-1, 3).T
 
     def at(self, address: Column, row: Column) -> Column:
-        """Return, for each address and trace entry (-1: when recording began), the index of the segment lifetime that
-        contains the address then; -1 if there is none.
+        """Return the index of the segment that contains each address at the given trace entry, or -1. Entry -1 means
+        the start.
         """
         if not len(self._begin) or not len(address):
             return np.full(len(address), NONE, np.int64)
@@ -137,7 +129,6 @@ class LifeFinder:
 
 
 def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
-    """Return the lifetime of a segment that existed when recording began."""
     first, last = stretches[0], stretches[-1]
     return SegmentLife(
         begin=first.address,
@@ -152,7 +143,6 @@ def _from_before(stretches: Sequence[Segment], *, died: int) -> SegmentLife:
 
 
 def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of segments that are not expandable: each is allocated and freed as a whole."""
     ends: dict[int, list[int]] = {}
     for row in np.flatnonzero(history.action == Action.SEGMENT_FREE).tolist():
         ends.setdefault(int(history.address[row]), []).append(row)
@@ -179,8 +169,6 @@ def _plain(history: History, before: Sequence[Sequence[Segment]]) -> Iterator[Se
 
 @dataclass(slots=True)
 class _Open:
-    """An expandable segment that has mapped memory at the trace entry that is being read."""
-
     life: SegmentLife
     mapped_bytes: int
 
@@ -189,7 +177,6 @@ class _Open:
 
 
 def _expandable(history: History, before: Sequence[Sequence[Segment]], large_page: int) -> Iterator[SegmentLife]:
-    """Yield the lifetimes of expandable segments, each from its first mapped page until none of its pages is mapped."""
     there = [stretches for stretches in before if stretches[0].is_expandable]
     rows = np.flatnonzero(is_one_of(history.action, (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)))
     addresses, sizes = history.address[rows].tolist(), history.size[rows].tolist()
@@ -227,11 +214,9 @@ def _expandable(history: History, before: Sequence[Sequence[Segment]], large_pag
     yield from (each.life for each in held.values())
 
 
+# Different segments are never adjacent in practice, because no GPU has enough memory to map a whole address
+# reservation.
 def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
-    """Return the start addresses of groups of adjacent address ranges; each group is one expandable segment.
-
-    Address reservations are never adjacent in practice, because no GPU has enough memory to map a whole reservation.
-    """
     found: list[int] = []
     stop = NONE
     for begin, end in sorted(ranges):
@@ -241,10 +226,8 @@ def _spans(ranges: Iterable[tuple[int, int]]) -> list[int]:
     return found
 
 
+# If the trace entries do not record a pool, it is the pool of the final segment at the same address.
 def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> SegmentLife:
-    """Return the lifetime of a segment with the pool that trace entries record or, without such entries, with the pool
-    of the final segments, whose addresses are `starts`.
-    """
     labels = history.labels.pool
     if len(labels):
         row = life.born if life.born >= 0 else life.died
@@ -260,7 +243,7 @@ def _with_pool(life: SegmentLife, history: History, starts: Sequence[int]) -> Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolUse:
-    """A period between two allocating trace entries in which all allocations went to the same private pool."""
+    """A period in which all allocations went to the same private pool."""
 
     pool: int
     first_row: int
@@ -268,11 +251,7 @@ class PoolUse:
 
 
 def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Column:
-    """Return the private pool of every trace entry; 0 for the default pool.
-
-    If trace entries do not record their pool, the segment of each allocated block determines it. A request that failed
-    is assumed to belong to `oom_pool`.
-    """
+    """Return the private pool of every trace entry. 0 is the default pool."""
     if len(history.labels.pool):
         return history.labels.pool
     pools = np.zeros(len(history), np.int64)
@@ -287,11 +266,7 @@ def pool_of_rows(history: History, lives: SegmentLives, oom_pool: int = 0) -> Co
 
 
 def pool_uses(history: History, pools: Column) -> list[PoolUse]:
-    """Return the periods of a recording in which allocations went to a private pool, in order.
-
-    A period ends when memory is returned to the driver, because `empty_cache` frees nothing while allocations go to a
-    private pool.
-    """
+    """Return the periods in which allocations went to a private pool, in order."""
     made = np.flatnonzero(is_one_of(history.action, REQUESTS))
     of = pools[made]
     is_edge = np.diff(of, prepend=-1, append=-1) != 0  # Pool numbers are never negative.
@@ -305,9 +280,7 @@ def pool_uses(history: History, pools: Column) -> list[PoolUse]:
 
 
 def given_up(history: History, pools: Column) -> dict[int, int]:
-    """Return the trace entry that freed the memory of each private pool, for pools that received no request after that
-    entry.
-    """
+    """Return, for each private pool that is no longer used, the trace entry that freed its memory."""
     private = np.flatnonzero(pools)
     used = private[is_one_of(history.action[private], REQUESTS)][::-1]
     numbers, latest = np.unique(pools[used], return_index=True)

@@ -1,1 +1,1 @@
-"""Readers for PyTorch's memory snapshots; reading never executes code from a file."""
+"""Reads PyTorch's memory snapshots without executing code from a file."""

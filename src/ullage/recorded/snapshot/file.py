@@ -1,6 +1,4 @@
-"""The content of a snapshot file: a pickle, an HTML page of PyTorch's memory viewer, or JSON, decompressed if
-necessary.
-"""
+"""Reads a snapshot file, which may be compressed: a pickle, JSON, or a page of PyTorch's memory viewer."""
 
 import base64
 import binascii
@@ -33,6 +31,8 @@ _RECORD: Final = (
     "it records which operations ran, but not which memory was in use; record that with "
     "torch.cuda.memory._record_memory_history() and _dump_snapshot()"
 )
+# Patterns for the first bytes of files that are not snapshots. Each has the name of the format, and what the user can
+# do with such a file.
 _OTHERS: Final = (
     (re.compile(rb"PK\x05\x06"), "an empty zip archive", _DUMP),
     (re.compile(rb".{257}ustar", re.DOTALL), "a tar archive", _UNPACK),
@@ -43,9 +43,8 @@ _OTHERS: Final = (
     (re.compile(rb"version https://git-lfs"), "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
     (re.compile(rb"SQLite format 3\x00"), "an SQLite database", _DUMP),
 )
-"""Patterns for the first bytes of file formats that are not snapshots, with the name of each format and what the user
-can do with it.
-"""
+# Patterns for the first bytes of JSON files that are not snapshots but look like logs. Each has the name of the format,
+# and what the user can do with such a file.
 _OTHER_JSON: Final = (
     (re.compile(rb'\s{0,40}\{\s{0,40}"(?:schemaVersion|deviceProperties|traceEvents)"'), "a profiler's trace", _RECORD),
     (re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}\d{12}"), "a profiler's memory timeline, in JSON", _RECORD),
@@ -55,25 +54,20 @@ _OTHER_JSON: Final = (
         "it contains totals, but not which memory was in use; give a snapshot or the text of the error",
     ),
 )
-"""Patterns for the first bytes of JSON files that are not snapshots but could be taken for logs, with the name of each
-format and what the user can do with it.
-"""
 _TEXTS: Final = (
     (re.compile(rb"<"), "an HTML page or other text with tags", _DUMP),
     (re.compile(rb"\{[\"\n]"), "JSON", _DUMP),
 )
 _PIECE_BYTES: Final = 1 << 20
 _PACKED: Final = (GZIP, ZIP)
+# The largest number of layers of compression that are read. A zip archive of a gzipped file has two.
 _MOST_LAYERS: Final = 2
-"""The largest number of layers of compression that are read; a zip archive of a gzipped file has two."""
+# Files that contain the memory limit of a container, for cgroup v2 and v1.
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Files that contain the memory limit of a container, for cgroup v2 and v1."""
 
 
 def is_no_log(beginning: bytes) -> bool:
-    """Return whether a text file is certainly not a log: it is a memory snapshot in another form, or has another known
-    format.
-    """
+    """Return whether a text file is certainly not a log, but a snapshot or another known format."""
     forms = (_PAGE, _JSON, *(pattern for pattern, _, _ in (*_OTHERS, *_OTHER_JSON)))
     return any(pattern.match(beginning) for pattern in forms)
 
@@ -84,8 +78,8 @@ def is_archive(beginning: bytes) -> bool:
 
 
 def other_form(data: bytes) -> str:
-    """Return which format a file has, and what to do with it, if the file is certainly not a memory snapshot; otherwise
-    an empty text.
+    """Return the format of a file that is not a memory snapshot, with advice for the user. Otherwise, return an empty
+    text.
     """
     beginning = data[:4096]
     if _JSON.match(beginning) or _PAGE.match(beginning):
@@ -96,10 +90,8 @@ def other_form(data: bytes) -> str:
     return ""
 
 
+# A pickle stores each frame once, but JSON repeats it for every block.
 def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that makes equal stack frames share one object. A pickle stores each frame once, while JSON
-    repeats it for every block.
-    """
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def frame(found: dict[str, Any]) -> dict[str, Any]:
@@ -109,11 +101,10 @@ def _once() -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def as_pickle(data: bytes) -> bytes:
-    """Return a memory snapshot as a pickle if it is contained in a page of PyTorch's viewer or written as JSON; return
-    other data unchanged.
+    """Convert a memory snapshot from JSON or a memory viewer page to a pickle. Return other data unchanged.
 
     Raises:
-        ValueError: the data is damaged; the text says how.
+        ValueError: the data is damaged. The text says how.
     """
     beginning = data[:4096]
     if _PAGE.match(beginning):
@@ -139,7 +130,7 @@ def as_pickle(data: bytes) -> bytes:
 
 @public
 class SnapshotError(UsageError):
-    """Raised for a file that is not a memory snapshot, or that is not safe to read."""
+    """Raised for a file that is not a memory snapshot or that is not safe to read."""
 
 
 def read_file(path: Path) -> bytes:
@@ -173,8 +164,8 @@ def read_file(path: Path) -> bytes:
 
 
 def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
-    """Return the bytes of memory that this process may use: the machine's memory, or the limit of a container or of
-    `ulimit -v`.
+    """Return the bytes of memory that this process may use, considering the limits of the machine, container and
+    `ulimit`.
     """
     known = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     space, _ = resource.getrlimit(resource.RLIMIT_AS)
@@ -189,7 +180,6 @@ def memory_bytes(limits: Iterable[Path] = _LIMITS) -> int:
 
 
 def _content_of(path: Path, most: int) -> bytes:
-    """Return the content of a file, or of a pipe that this process was given."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most:
@@ -197,10 +187,8 @@ def _content_of(path: Path, most: int) -> bytes:
         return stream.read(size) if size else _pieces_of(stream, most, f"{path} is")
 
 
+# The stream is read in pieces, because a small gzip file can contain a thousand times its own size.
 def _pieces_of(stream: IO[bytes], most: int, what: str) -> bytes:
-    """Return the content of a stream of unknown size, read in pieces; a small gzip file can contain a thousand times
-    its own size.
-    """
     kept = io.BytesIO()
     while piece := stream.read(_PIECE_BYTES):
         kept.write(piece)

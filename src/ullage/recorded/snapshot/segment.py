@@ -1,6 +1,4 @@
-"""The allocator state at the end of a recording, in all snapshot formats since 2022: segments and their blocks, and
-checks for contradictions.
-"""
+"""Reads the segments and blocks at the end of a memory snapshot, and checks them for contradictions."""
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, pairwise
@@ -13,17 +11,17 @@ from ullage.recorded.program import is_one_of
 from ullage.recorded.snapshot._pickle import StackRow
 
 MOST_BYTES: Final = 1 << 40
-"""The largest size in bytes that is accepted in a snapshot: a tebibyte, more than the memory of any GPU."""
+"""The largest size in bytes that is accepted in a snapshot: one tebibyte, more than any GPU has."""
 MOST_ADDRESS: Final = 1 << 57
-"""The highest address in the address space of a process."""
+"""The highest address that a process can use."""
 MOST_DEVICES: Final = 1024
 
 
 def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
-    """Return the segments of each device in a memory snapshot, in order of their addresses.
+    """Return the segments of each device in a memory snapshot, sorted by address.
 
     Raises:
-        ValueError: the segments do not have PyTorch's structure; the text says what is wrong, and where.
+        ValueError: the segments do not have PyTorch's structure. The text says what is wrong, and where.
     """
     segments: dict[int, list[Segment]] = {}
     seen: set[int] = set()
@@ -41,7 +39,7 @@ def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
 
 
 def list_of(value: Any, what: str) -> list[Any]:
-    """Return a list, or an empty list for None; raise ValueError for any other value."""
+    """Return the value if it is a list, or an empty list for None. Raise ValueError for any other value."""
     if value is None:
         return []
     if not isinstance(value, list):
@@ -50,7 +48,7 @@ def list_of(value: Any, what: str) -> list[Any]:
 
 
 def int_of(entry: Mapping[str, Any], name: str, default: int) -> int:
-    """Return the value of a snapshot's field if it is a whole number; otherwise the default."""
+    """Return the value of a snapshot field if it is an integer, or else the default."""
     value = entry.get(name)
     return value if isinstance(value, int) else default
 
@@ -103,16 +101,13 @@ class Contradiction(ValueError):
 
 
 def check(history: History) -> None:
-    """Raise Contradiction if the segments of a snapshot and their blocks do not fit together, or if a trace entry has 0
-    bytes.
-    """
+    """Raise Contradiction if the segments and blocks of a snapshot do not fit together."""
     found = next(chain(_of_the_state(history), _of_sizes(history)), None)
     if found is not None:
         raise Contradiction(found)
 
 
 def _of_the_state(history: History) -> Iterator[str]:
-    """Yield the errors in the final segments of a snapshot; the blocks of a segment must fill it completely."""
     for segment in history.segments:
         if segment.size <= 0:
             yield f"the segment at {segment.address:#x} has {segment.size} bytes"
@@ -141,7 +136,6 @@ def _of_blocks(segment: Segment) -> Iterator[str]:
 
 
 def _of_sizes(history: History) -> Iterator[str]:
-    """Yield an error for each trace entry of 0 bytes in a snapshot; an allocator never makes such an entry."""
     takes = is_one_of(history.action, (Action.ALLOC, Action.SEGMENT_ALLOC, Action.SEGMENT_MAP, Action.OOM))
     for row in np.flatnonzero(takes & (history.size <= 0)).tolist():
         name = Action(int(history.action[row])).name.lower()

@@ -1,4 +1,4 @@
-"""The reader of files from torch.cuda.memory._dump_snapshot(), compressed or not, from any torch version since 2022.
+"""Reads memory snapshots written by torch.cuda.memory._dump_snapshot(), from any PyTorch version since 2022.
 
 These formats are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
 (torch.cuda.memory_snapshot()); files without `time_us`, without stacks or without traces; and files with unknown fields
@@ -33,19 +33,19 @@ from ullage.recorded.snapshot.segment import (
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
 _NO_CONTEXT: Final = "N/A"
+# Control characters, which could change a terminal's state. Names in a snapshot do not need them.
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
-"""Control characters, which could change a terminal's state; the names in a snapshot do not need them."""
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The size in bytes that is stored for every failed request of this size or more."""
+"""The size in bytes that replaces the size of every failed allocation larger than it."""
+# The largest number of pairs of stream and private pool. PyTorch itself creates about 200 streams for each device.
 _MOST_FREE_LISTS: Final = 1 << 14
-"""The largest number of pairs of stream and private pool; PyTorch itself creates about 200 streams for each device."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The content of a snapshot file: the recorded history of every device that has one, by device number."""
+    """The content of a snapshot file: the recording of each device, by device index."""
 
     path: str
     devices: Mapping[int, History]
@@ -53,7 +53,7 @@ class Snapshot:
 
 @public
 def load_snapshot(path: str | Path) -> Snapshot:
-    """Return the content of a snapshot file; no code from the file is executed.
+    """Read a snapshot file without executing code from it.
 
     Args:
         path: a file that torch.cuda.memory._dump_snapshot() wrote, or a gzipped one.
@@ -114,7 +114,6 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
 
 
 def _rows_by_device(found: Any) -> dict[int, Column | slice]:
-    """Return, for each device that has a trace, the rows of its entries among the trace entries of the file."""
     traces = list_of(found, "the traces")
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
@@ -128,7 +127,6 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
 
 
 def _rows_of(trace: Any, device: int) -> Column | slice:
-    """Return the rows of the entries of one trace: as a slice, which copies nothing, if the rows are consecutive."""
     if not isinstance(trace, np.ndarray):
         raise ValueError(f"the trace of device {device} contains something other than entries")
     first, last = int(trace[0]), int(trace[-1])
@@ -168,18 +166,14 @@ def _history_of(
     return history
 
 
+# A failed request of 2^62 bytes or more is stored as 2^62.
 def _sizes_of(action: Column, size: Column) -> Column:
-    """Return the sizes of trace entries in bytes; a failed request of 2^62 bytes or more, read as an unsigned number,
-    is stored as 2^62.
-    """
     is_huge = (action == Action.OOM) & ((size < 0) | (size > BOGUS_FROM_BYTES))
     return np.where(is_huge, BOGUS_FROM_BYTES, size) if is_huge.any() else size
 
 
+# A replay has lists for each pair of stream and private pool and can hold only a limited number.
 def _check_pools(history: History) -> None:
-    """Raise ValueError if a snapshot has more pairs of stream and private pool than a replay can hold, which has lists
-    for each pair.
-    """
     streams = {*np.unique(history.stream).tolist(), *(segment.stream for segment in history.segments)}
     pools = {0, *np.unique(history.labels.pool).tolist(), *(segment.pool for segment in history.segments)}
     if len(streams) * len(pools) > _MOST_FREE_LISTS:
@@ -190,9 +184,6 @@ def _check_pools(history: History) -> None:
 
 
 def _check(history: History) -> None:
-    """Raise ValueError if a snapshot has a trace entry that no allocator makes; the size of a failed request may be any
-    number.
-    """
     actions, known, failed = history.action, history.action != Action.OTHER, history.action == Action.OOM
     room = np.where(failed, history.address, 0)  # In these entries, the free bytes are stored in place of an address.
     for what, values, asked, most in (
@@ -208,9 +199,6 @@ def _check(history: History) -> None:
 
 
 def _labels_of(found: dict[str, Any]) -> Labels:
-    """Return the labels of the trace entries of all devices; they share the file's texts, so each device's memory use
-    depends only on its entries.
-    """
     texts = found["texts"]
     columns = {name: found[name] for name in ("metadata", "context")}
     used = np.zeros(len(texts) + 1, np.bool_)  # An additional text, for the index -1 of entries without a label.
@@ -226,9 +214,6 @@ def _labels_of(found: dict[str, Any]) -> Labels:
 
 
 def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
-    """Return the labels of the trace entries of one device, without columns in which none of its entries has a
-    value.
-    """
     none = {"metadata": -1, "context": -1, "pool": 0}
     columns = {name: getattr(labels, name) for name in none}
     taken = {name: column[rows] for name, column in columns.items() if len(column)}
@@ -251,10 +236,8 @@ def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
     )
 
 
+# The text of each frame repeats the names, so all texts would take far more memory than the file.
 def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
-    """Raise ValueError if stack frames share names that are so long that a text for each frame would take far more
-    memory than the file.
-    """
     letters = np.array([len(text) for text in texts], np.int64)
     made_bytes = int(letters[found["frame_name"]].sum() + letters[found["frame_file"]].sum())
     if made_bytes > _MOST_NAME_BYTES + 4 * found["file_bytes"]:
@@ -265,9 +248,6 @@ def _check_names(found: dict[str, Any], texts: Sequence[str]) -> None:
 
 
 def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
-    """Return the named time ranges of each device's recording (optimizer steps and ranges that the user named), in
-    order of time.
-    """
     annotations: dict[int, list[Annotation]] = {}
     drawn: dict[str, str] = {}  # A small file could contain a long name a million times.
     for entry in found if isinstance(found, list) else ():

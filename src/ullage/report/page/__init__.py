@@ -1,1 +1,1 @@
-"""Draw a report as an HTML page that contains its scripts and styles and needs no network."""
+"""Draw a report as an HTML page that needs no network, because it contains its scripts and styles."""

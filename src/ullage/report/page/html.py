@@ -1,11 +1,11 @@
-"""Draw a report as one HTML page that needs no network, from the same `Report` object as the terminal's text.
+"""Draw a report as one HTML page that needs no network.
 
-The file contains everything. Our own scripts draw blocks over time (`BlockHistory`) on a canvas. A general charting
-library needs seconds to draw 10^5 rectangles, and keeps one object for each. Our scripts fill one pixel column after
-another, in slices of 10 ms, at any zoom, from every block of the run, so levels of detail are not needed. The page
-contains the blocks as compressed columns (`columns`), about 1 MB for a million events. Only if that would be too
-large, the smallest blocks are summed up (`slim`). plotly.js (4.8 MB) draws charts with few points: the curves of a
-prediction, and trials. A page without them does not contain plotly.js. The tree and the named bars are HTML.
+Our own scripts draw blocks over time on a canvas, because general charting libraries need seconds for 10^5 rectangles.
+The page contains the blocks as compressed arrays, about 1 MB for a million events. If that is too large, the smallest
+blocks are replaced by their sum (`slim`).
+
+plotly.js (4.8 MB) draws charts with few points, such as curves and trials. Pages without these charts do not contain
+it.
 """
 
 import json
@@ -43,6 +43,7 @@ _STATES: Final = {
     "unknown": "other",
 }
 _LINES: Final = 7
+# in loading order
 _BLOCKS: Final = (
     "columns",
     "lives",
@@ -56,11 +57,10 @@ _BLOCKS: Final = (
     "hand",
     "explorer",
 )
-"""The names of the page's scripts that draw memory blocks over time, in loading order."""
 
 
 def draw_page(report: Report) -> str:
-    """Return the report as an HTML page. Secrets in its texts are hidden, because users show pages to others."""
+    """Return a report as an HTML page. Secrets are hidden, because users show pages to others."""
     report = hidden_data(report)
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
@@ -86,9 +86,6 @@ def draw_page(report: Report) -> str:
 
 
 def _prepared(picture: Picture) -> Any:
-    """Return the data that the HTML template needs for a chart: compressed blocks, or the branches of a tree; None for
-    other charts.
-    """
     if isinstance(picture, BlockHistory):
         return packed_within(picture)
     return tree_of(picture) if isinstance(picture, Icicle) else None
@@ -102,11 +99,6 @@ Named = list[tuple[str, Section]]
 
 
 def _in_order(sections: Sequence[Section]) -> tuple[Named, Named]:
-    """Return the report's sections that the page shows above the charts (meters and the main table), and those that it
-    shows below them.
-
-    The page draws a curve as a chart, so only the remark of a curve is a section.
-    """
     named = [(_kind(one), one) for one in sections if not (isinstance(one, Curve) and not one.remark)]
     meters = [one for one in named if one[0] == "meter"]
     others = [one for one in named if one[0] != "meter"]
@@ -131,8 +123,8 @@ def _environment() -> Environment:
     return environment
 
 
+# A file name may contain `</script>`.
 def _embedded(data: Any) -> Markup:
-    """Return data as JSON that is safe inside a script element, even if a file name contains `</script>`."""
     text = json.dumps(data, separators=(",", ":"), default=lambda tone: tone.value)
     return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
@@ -142,11 +134,7 @@ def _plotly() -> str:
 
 
 def colours_of(report: Report) -> dict[str, str]:
-    """Return the colour of each label as a name in page.css, so that a colour has the same meaning in all charts of a
-    page.
-
-    The first source lines that the charts name get separate colours.
-    """
+    """Map each label to a colour name in page.css, so that a colour has one meaning on the whole page."""
     found = {**_STATES, **{role: f"c{index}" for index, role in enumerate(_ROLES)}}
     named = [label for label in dict.fromkeys(_labels(report)) if label not in found]
     return found | {label: f"l{index}" for index, label in enumerate(named[:_LINES])}

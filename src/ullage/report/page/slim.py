@@ -1,7 +1,6 @@
-"""Convert memory blocks over time to compressed text for an HTML page. If there are too many blocks, the smallest ones
-are replaced by the sum of their sizes.
+"""Compress memory blocks for an HTML page. If there are too many, the smallest are replaced by their sum.
 
-A script of the page, columns.js, decompresses the text.
+The script columns.js decompresses the text on the page.
 """
 
 import base64
@@ -17,25 +16,19 @@ from ullage.base.units import text_of_bytes
 from ullage.report.blocks import BlockHistory, Column, Facet, LifeColumns
 
 _WIDTHS = (1, 2, 4, 8)
+# The numbers of these columns never decrease, so differences between neighbours are small and compress well.
 _RISING = ("born", "event", "time_us")
-"""The columns whose numbers never decrease. The differences between neighbouring numbers are small and compress
-well.
-"""
 _MOST_BLOCKS: Final = 1_000_000
+# in bytes; keeps a page below 10 MB
 _MOST_LETTERS: Final = 7_500_000
-"""The largest compressed text in bytes. This limit keeps a page below 10 MB."""
+# The highest and the lowest memory level of each interval are kept.
 _STRETCHES: Final = 4096
-"""The number of time intervals into which the chart is divided. For each interval, the highest and the lowest memory
-level are kept.
-"""
 
 Mask = npt.NDArray[np.bool_]
 
 
 def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, most_letters: int = _MOST_LETTERS) -> str:
-    """Return memory blocks over time as compressed text. If the text would be too long, the smallest blocks are left
-    out.
-    """
+    """Compress the history of memory blocks to text, and omit the smallest blocks if the text gets too long."""
     keep = min(len(history.blocks.born), most_blocks)
     while True:
         slim = slimmed(history, keep)
@@ -46,8 +39,9 @@ def packed_within(history: BlockHistory, *, most_blocks: int = _MOST_BLOCKS, mos
 
 
 def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
-    """Return the history with only the largest blocks. The sizes of the other blocks are summed at each position on the
-    time axis.
+    """Keep only the largest blocks of a history.
+
+    The sizes of all other blocks are summed at each position on the time axis.
     """
     blocks = history.blocks
     if len(blocks.born) <= most_blocks:
@@ -84,7 +78,6 @@ def slimmed(history: BlockHistory, most_blocks: int) -> BlockHistory:
 
 
 def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
-    """Return the total bytes of the selected memory blocks at each position on the time axis."""
     change = np.zeros(moments + 1, np.int64)
     born, size = blocks.born[chosen], blocks.size_bytes[chosen]
     gone = np.minimum(born + (blocks.life + blocks.wait)[chosen], moments)
@@ -94,9 +87,6 @@ def _level(blocks: LifeColumns, chosen: Mask, moments: int) -> Column:
 
 
 def _moments(history: BlockHistory, chosen: Mask, whole: Column) -> Column:
-    """Return the positions on the time axis to keep: those at which a kept block is allocated or freed, and those with
-    the highest and the lowest memory level of each interval.
-    """
     blocks, segments, last = history.blocks, history.segments, len(history.event) - 1
     starts = np.unique(np.linspace(0, last + 1, _STRETCHES, endpoint=False).astype(np.int64))
     stretch = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, last + 1)))
@@ -122,7 +112,7 @@ def packed(thing: Any) -> str:
     The data are the length of a JSON text (four bytes), that JSON text, and the bytes of the columns. In the JSON, a
     column is `{"at": its first byte, "n": its length, "width": bytes of a number, "unit": the factor of each number,
     "low": the number that is then added, "sums": whether each number is the difference from the one before}`. The
-    lowest bytes of all numbers come first, then the next higher bytes, and so on, so that similar bytes are adjacent.
+    lowest bytes of all numbers come first, then the next higher bytes, and so on. So similar bytes are adjacent.
     """
     pieces: list[bytes] = []
     text = json.dumps(_plain(thing, pieces), separators=(",", ":")).encode()

@@ -1,5 +1,6 @@
-"""Prepare a tree of byte counts for an HTML page. A branch is shown as a line with a bar, and branches that each have
-only one child are shown as one line.
+"""Prepare a tree of byte counts for an HTML page. Each branch is a line with a bar.
+
+A chain of branches with one child each becomes a single line.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +14,9 @@ _OPEN_SHARE: Final = 0.08
 
 @dataclass(slots=True)
 class Branch:
-    """A branch of a tree of byte counts: the names on its path, its bytes, and its child branches, the largest
-    first.
+    """A branch in a tree of byte counts, with its size and its child branches.
+
+    The largest child comes first.
     """
 
     names: tuple[str, ...]
@@ -22,17 +24,17 @@ class Branch:
     remark: str = ""
     share: float = 0.0
     meaning: str = ""
-    """The label that decides the colour of the branch on the page."""
+    """The label that decides the branch's colour."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the page shows the child branches of this branch without a click."""
+        """Whether the page shows the child branches before the user clicks."""
         return self.share >= _OPEN_SHARE
 
 
 def tree_of(icicle: Icicle) -> list[Branch]:
-    """Return the branches of the tree."""
+    """Return the top branches of a tree of byte counts."""
     root = Branch(())
     children: dict[int, dict[str, Branch]] = {}
     is_by_role = icicle.levels[:1] == ("role",)
@@ -52,9 +54,6 @@ def tree_of(icicle: Icicle) -> list[Branch]:
 
 
 def _arrange(node: Branch, whole: int) -> None:
-    """Sort the child branches by size, combine branches that have only one child, and replace the smallest branches by
-    their sum.
-    """
     node.share = node.size_bytes / whole
     node.branches = [_joined(branch) for branch in sorted(node.branches, key=lambda branch: -branch.size_bytes)]
     rest = node.branches[_MOST_BRANCHES:]
@@ -66,9 +65,6 @@ def _arrange(node: Branch, whole: int) -> None:
 
 
 def _joined(branch: Branch) -> Branch:
-    """Return a branch, combined with the branches below it as long as each has only one child. The result has the names
-    of all combined branches.
-    """
     while len(branch.branches) == 1 and branch.branches[0].size_bytes == branch.size_bytes:
         [only] = branch.branches
         only.names = (*branch.names, *only.names)

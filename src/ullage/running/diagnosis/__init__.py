@@ -1,3 +1,1 @@
-"""The diagnosis of `ullage doctor`: what is wrong with this machine's settings for PyTorch and GPU memory, and how to
-fix it.
-"""
+"""The command `ullage doctor` finds settings of this machine that cause problems with PyTorch or GPU memory."""

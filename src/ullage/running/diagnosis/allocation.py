@@ -1,7 +1,6 @@
-"""Checks of the allocator settings: which text is in force, which settings PyTorch rejects, which have no effect.
+"""Checks the settings of PyTorch's allocator (`PYTORCH_CUDA_ALLOC_CONF`).
 
-`recorded.settings` defines which environment variable counts. The options without effect were tested on the allocator
-itself. Settings that a program changes later are not visible here.
+It finds settings that PyTorch rejects and settings that have no effect.
 """
 
 import re
@@ -25,17 +24,16 @@ from ullage.recorded.settings import (
 from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch, Weight
 
 _MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
+# A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
+# letters are wrong.
 _LEAST_SIMILARITY: Final = 0.93
-"""The smallest similarity (`difflib`) to the name of a real variable with which a variable's name counts as misspelt:
-one or two letters are wrong.
-"""
 _CHANGED_BY_PROGRAM: Final = (
     "A program that calls torch._C._accelerator_setAllocatorSettings also changes the allocator settings."
 )
 
 
 def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about the settings of PyTorch's allocator."""
+    """Yield the problems in the settings of PyTorch's allocator."""
     yield from _misspelt(facts)
     given = {name: facts.environment[name] for name in VARIABLES if name in facts.environment}
     text, torch = text_in_force(facts), facts.torch
@@ -55,10 +53,7 @@ def findings_of_allocation(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def text_in_force(facts: MachineFacts) -> str:
-    """Return the allocator settings in force: the text that the allocator has read.
-
-    If the allocator has not read its settings yet, return the text that it would read.
-    """
+    """Return the settings string that PyTorch's allocator uses, such as "expandable_segments:True"."""
     if facts.torch is not None and facts.torch.settings is not None:
         return facts.torch.settings
     return settings_in_force(facts.environment, _semantics(facts.torch))[0]
@@ -86,10 +81,6 @@ def _semantics(torch: Torch | None) -> str:
 
 
 def _refusal(text: str, torch: Torch | None) -> str | None:
-    """Return the error text for allocator settings that PyTorch rejects; None for valid settings.
-
-    The text is PyTorch's own. If PyTorch did not check the settings, it is the text of ullage's parser.
-    """
     said = torch.settings_error if torch is not None else None
     if said is not None and " " in said:
         return said
@@ -103,10 +94,7 @@ def _refusal(text: str, torch: Torch | None) -> str | None:
 
 
 def _settings_of(text: str, torch: Torch | None) -> Settings:
-    """Return the parsed allocator settings.
-
-    The result is the default settings for a text that PyTorch accepts and ullage's parser rejects.
-    """
+    # PyTorch may accept options that ullage's parser does not know
     try:
         return parse_settings(text, semantics=_semantics(torch))
     except SettingsError:
@@ -114,7 +102,6 @@ def _settings_of(text: str, torch: Torch | None) -> Settings:
 
 
 def _ignored(given: dict[str, str], text: str, torch: Torch | None) -> Iterator[DiagnosisFinding]:
-    """Yield a finding about environment variables whose allocator settings are not in force."""
     ignored = {name: value for name, value in given.items() if _plain(value) != _plain(text)}
     if not ignored:
         return

@@ -1,4 +1,4 @@
-"""Checks of the GPUs: which other processes use them, and whether driver and PyTorch support them."""
+"""Checks which other processes use the GPUs, and whether the driver and PyTorch support the GPUs."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -12,7 +12,7 @@ _NOTABLE_SHARE: Final = 0.1  # of a GPU's memory, held by other processes
 
 
 def findings_of_cards(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about the GPUs, and about mismatches between GPU, driver and PyTorch."""
+    """Yield the problems with the GPUs. For example, the driver may be too old for PyTorch."""
     if facts.torch is not None:
         yield from _torch(facts.torch, facts)
     for card in facts.cards:
@@ -176,9 +176,6 @@ def _ghosts(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield a finding for ranks that have a CUDA context on another rank's GPU, usually GPU 0, in addition to their
-    own.
-    """
     cards_of: dict[int, list[CardFacts]] = {}
     for card in facts.cards:
         for process in card.processes:
@@ -210,7 +207,6 @@ def _strays(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def _listed(processes: Iterable[CardProcess]) -> str:
-    """Return a list of processes as text. Processes with more memory come first."""
     return ", ".join(map(_text, sorted(processes, key=lambda process: -(process.used_bytes or 0))))
 
 

@@ -1,4 +1,4 @@
-"""Turns a diagnosis into a report: the configuration, then each finding with its remedy."""
+"""Writes the report of `ullage doctor`: the configuration, the problems, and their solutions."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from ullage.running.diagnosis.facts import CardFacts, DiagnosisFinding, MachineF
 
 
 def describe(diagnosis: Diagnosis) -> Report:
-    """Create the report of a diagnosis."""
+    """Return the report of `ullage doctor`."""
     problems, notes = len(diagnosis.problems), len(diagnosis.findings) - len(diagnosis.problems)
     headline = "NO PROBLEMS FOUND" if not problems else f"{problems} {'PROBLEM' if problems == 1 else 'PROBLEMS'}"
     sentence = "No setting was found that prevents PyTorch from using this machine's GPU memory."

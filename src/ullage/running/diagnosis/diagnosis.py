@@ -1,4 +1,4 @@
-"""All findings of `ullage doctor` about a machine; problems come first."""
+"""Runs all checks of `ullage doctor`."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
@@ -20,7 +20,7 @@ SCHEMA: Final = 1
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(Answer):
-    """The facts about a machine, and the findings of `ullage doctor` that follow from these facts."""
+    """The result of `ullage doctor`: facts about a machine, and the problems that were found."""
 
     described_in: ClassVar[str] = "ullage.running.diagnosis.describe"
 
@@ -29,7 +29,7 @@ class Diagnosis(Answer):
 
     @property
     def problems(self) -> tuple[DiagnosisFinding, ...]:
-        """The findings that are problems, without the findings that are notes."""
+        """The findings that are problems, without the notes."""
         return tuple(finding for finding in self.findings if finding.weight is Weight.PROBLEM)
 
     @property
@@ -38,7 +38,7 @@ class Diagnosis(Answer):
         return ExitCode.NO if self.problems else ExitCode.YES
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`, beginning with the version of the schema."""
+        """Return the result as a dictionary that `json.dumps` accepts."""
         return {
             "schema": SCHEMA,
             "findings": [asdict(finding) | {"weight": finding.weight.value} for finding in self.findings],
@@ -50,10 +50,10 @@ class Diagnosis(Answer):
 
 @public
 def diagnose(gpu: str | None = None) -> Diagnosis:
-    """Examine this machine and return the findings. A process that has imported torch is examined too.
+    """Examine this machine, and this process if it has imported torch.
 
     Args:
-        gpu: the name of a GPU to emulate in a separate process and to examine instead of this machine's GPUs.
+        gpu: the name of a GPU to emulate and examine instead of this machine's GPUs.
 
     Raises:
         TorchMissingError: `gpu` is given, and no PyTorch that is built for CUDA is installed.
@@ -65,10 +65,7 @@ def diagnose(gpu: str | None = None) -> Diagnosis:
 
 
 def findings_of(facts: MachineFacts) -> tuple[DiagnosisFinding, ...]:
-    """Return the findings that follow from the facts about a machine.
-
-    Problems come first; otherwise the order is allocator, variables, GPUs, host.
-    """
+    """Return the problems and notes that follow from the facts about a machine. Problems come first."""
     found = [
         *findings_of_allocation(facts),
         *findings_of_variables(facts),

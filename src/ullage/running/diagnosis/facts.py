@@ -1,4 +1,4 @@
-"""The facts about a machine, and the findings about them, as plain data. The value of an unknown fact is None."""
+"""The facts about a machine, and the problems that were found. A value of None means that a fact is unknown."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,19 +12,16 @@ class CardProcess:
     name: str
     used_bytes: int | None
     is_ours: bool = True
-    """Whether the process belongs to the user who runs the diagnosis."""
+    """Whether the process belongs to the user who runs ullage."""
     is_worker: bool = False
-    """Whether the process has the name that PyTorch gives DataLoader workers."""
+    """Whether the process is named like a DataLoader worker of PyTorch."""
     is_orphan: bool = False
-    """Whether the parent of the process has ended."""
+    """Whether the parent process has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """A GPU as the driver describes it.
-
-    `used_bytes` includes the memory of processes that are not visible to this process.
-    """
+    """A GPU as NVIDIA's driver describes it. `used_bytes` is the memory that all processes use."""
 
     index: int
     name: str
@@ -33,14 +30,13 @@ class CardFacts:
     used_bytes: int
     compute_capability: tuple[int, int] | None = None
     compute_mode: str | None = None
-    """The compute mode: "default", "prohibited" or "exclusive"."""
     processes: tuple[CardProcess, ...] = ()
-    """The processes that the driver lists for this GPU, except the process that asks the driver."""
+    """The processes on this GPU, without the current process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """The NVIDIA driver: its version, and the newest CUDA version that it supports."""
+    """NVIDIA's driver: its version, and the newest CUDA version that it supports."""
 
     version: str
     cuda: tuple[int, int]
@@ -48,28 +44,28 @@ class Driver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torch:
-    """The facts about an installed PyTorch, as reported by PyTorch itself."""
+    """The installed PyTorch."""
 
     version: str
     cuda: str | None = None
-    """The version of the CUDA toolkit that PyTorch is built for, such as "13.0"; None for a build without CUDA."""
+    """The CUDA version that PyTorch is built for, such as "13.0". None if it is built without CUDA."""
     hip: str | None = None
     architectures: tuple[str, ...] = ()
     settings: str | None = None
-    """The settings text that PyTorch's allocator has read."""
+    """The settings string that PyTorch's allocator has read."""
     settings_error: str | None = None
-    """The error with which PyTorch's allocator rejected its settings."""
+    """The error message of PyTorch's allocator if it rejected its settings."""
     pinned_bytes: int | None = None
-    """The bytes of host memory that PyTorch has pinned in this process, including cached memory."""
+    """The pinned host memory of this process in bytes, including cached memory."""
     is_here: bool = False
-    """Whether ullage examined PyTorch in the user's own process instead of a child process."""
+    """Whether this process has imported PyTorch. If not, a child process has imported it."""
     error: str | None = None
-    """The error with which the import of torch fails; None if it succeeds."""
+    """The error message if torch cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The host or container that the GPUs belong to."""
+    """The host or container to which the GPUs belong."""
 
     system: str = "Linux"
     is_wsl: bool = False
@@ -77,9 +73,7 @@ class Host:
     limit_bytes: int | None = None
     """The container's memory limit in bytes."""
     used_bytes: int | None = None
-    """The used host memory in bytes that counts towards the container's memory limit, without the memory that the
-    kernel can reclaim.
-    """
+    """The memory that the container uses, in bytes, without memory that the kernel can reclaim."""
     shared_total_bytes: int | None = None
     """The size of /dev/shm in bytes."""
     shared_free_bytes: int | None = None
@@ -90,31 +84,31 @@ class MachineFacts:
     """All facts about a machine."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    """The environment variables that affect PyTorch and CUDA, by name."""
+    """The environment variables that affect PyTorch or CUDA."""
     host: Host = field(default_factory=Host)
     driver: Driver | None = None
     cards: tuple[CardFacts, ...] = ()
     torch: Torch | None = None
     is_emulated: bool = False
     workspaces: str | None = None
-    """The source of cuDNN workspace sizes for an emulated GPU."""
+    """The source of the workspace sizes of cuDNN, if the GPU is emulated."""
 
 
 class Weight(Enum):
-    """The importance of a finding."""
+    """Whether a finding is a problem or only a note."""
 
     PROBLEM = "problem"
-    """The level of a finding that needs action: a feature fails, a setting is not in force, or memory is wasted."""
+    """A problem that the user should fix. A feature fails, a setting has no effect, or memory is wasted."""
     NOTE = "note"
-    """A fact that may be intended."""
+    """A setting that may be intended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisFinding:
-    """One finding about this machine: what was found, why it matters, and what to do."""
+    """One problem or note about this machine, with the reason and the solution."""
 
     name: str
-    """A stable identifier of the finding for programs. It stays the same when the texts change."""
+    """The identifier of the finding in JSON output. It never changes."""
     title: str
     seen: str
     why: str

@@ -1,4 +1,6 @@
-"""Collect the facts about a machine: in this process if it has imported torch, otherwise in a child process."""
+"""Collects the facts about a machine. PyTorch is examined in a child process, unless this process has imported
+torch.
+"""
 
 import contextlib
 import importlib.metadata
@@ -29,10 +31,10 @@ _SETTING_ERROR: Final = re.compile(r"(?m)^.*(?:allocator config|CachingAllocator
 
 
 def gather_facts(gpu: str | None = None) -> MachineFacts:
-    """Return all facts about the machine. No CUDA context is created in this process.
+    """Return the facts about the machine without creating a CUDA context in this process.
 
     Args:
-        gpu: the name of a GPU to emulate in a separate process; None to examine this machine's GPUs.
+        gpu: the name of a GPU to emulate in a child process; None to examine this machine's GPUs.
 
     Raises:
         TorchMissingError: `gpu` is given, and no PyTorch that is built for CUDA is installed.
@@ -67,10 +69,6 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
 
 
 def _facts_of_child(gpu: str | None) -> tuple[Driver | None, tuple[CardFacts, ...], Torch | None]:
-    """Return the facts that a child process reports.
-
-    If the child process fails, the facts that it reported before it failed are returned.
-    """
     # The file is not run with -m, because Python would then import modules from the current folder, whoever wrote them.
     command = [*python_command("ullage.running.diagnosis.probe", with_flags=False), *([gpu] if gpu is not None else [])]
     error = ""
@@ -115,7 +113,6 @@ def _pair(numbers: list[int]) -> tuple[int, int]:
 
 
 def _torch_that_fails(error: str) -> Torch | None:
-    """Return what is known about a PyTorch installation whose import fails; None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
     version = "unknown"

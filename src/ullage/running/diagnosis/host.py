@@ -1,4 +1,4 @@
-"""Facts about the host of the GPUs: its memory, the container's memory limit, shared memory, and whether it is WSL."""
+"""Reads facts about the host: its memory, the container's memory limit, and the size of /dev/shm."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ _FILES: Final = {  # the files with the limit and the usage, and the part of the
 
 
 def read_host(root: Path = Path("/")) -> Host:
-    """Return the facts about the host. `root` is the root folder of the host's file system."""
+    """Return the facts about the host. `root` is the root folder of its file system."""
     limit, used = _container(root)
     total, free = _space_of(root / "dev/shm")
     return Host(
@@ -31,10 +31,9 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes of host memory that programs can still allocate without swapping.
+    """Return the host memory that programs can still allocate without swapping, in bytes. None if it is unknown.
 
-    The result is the memory available on the host, or in the container if that is less. It is None if the kernel does
-    not report the available memory.
+    A container's memory limit is taken into account.
     """
     limit, used = _container(root)
     left = [max(0, limit - used)] if limit is not None and used is not None else []
@@ -70,9 +69,6 @@ def _space_of(folder: Path) -> tuple[int | None, int | None]:
 
 
 def _container(root: Path) -> tuple[int | None, int | None]:
-    """Return the lowest memory limit, in bytes, of this process's control groups, and the used bytes that count towards
-    it.
-    """
     found: list[tuple[int, int | None]] = []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = (*line.split(":", 2), "", "")[:3]

@@ -1,4 +1,4 @@
-"""The GPUs and their processes, read from the driver with NVML. MIG instances are not visible."""
+"""Reads the GPUs and their processes with NVML. MIG instances are not included."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _MODES: Final[dict[int | None, str]] = {0: "default", 1: "exclusive", 2: "prohib
 
 
 def read_cards() -> tuple[Driver | None, tuple[CardFacts, ...]]:
-    """Return the facts about the NVIDIA driver and about its GPUs. Without a driver, return None and an empty tuple."""
+    """Return the NVIDIA driver and its GPUs. Without a driver, return None and an empty tuple."""
     try:
         with asked() as nvml:
             found = (_card(nvml, index, handle) for index, handle in nvml.handles())
@@ -45,9 +45,7 @@ def _card(nvml: Nvml, index: int, handle: Any) -> CardFacts | None:
 
 
 def _processes(nvml: Nvml, handle: Any) -> Iterator[CardProcess]:
-    """Yield every process on the GPU except this process. A process that uses both compute and graphics is yielded
-    once.
-    """
+    # a process that uses both compute and graphics is in both lists of NVML
     seen = {os.getpid()}
     for kind in ("Compute", "Graphics"):
         for one in nvml.call(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle) or ():

@@ -1,7 +1,6 @@
-"""Reads the facts about the installed PyTorch in a child process, because settings that it rejects may end the process.
+"""Examines the installed PyTorch in a child process. Invalid settings may end that process.
 
-It prints two lines of JSON: the GPUs, and the facts about PyTorch. If a GPU is named, that GPU is emulated. CUDA is not
-initialised: the allocator reads its settings without it, and NVML provides the driver's facts.
+The child process prints two lines of JSON: the GPUs, and the facts about PyTorch. It does not initialise CUDA.
 """
 
 import json
@@ -16,7 +15,7 @@ from ullage.running.diagnosis.nvml import read_cards
 
 
 def read_torch(*, is_here: bool = False) -> Torch:
-    """Import torch if necessary, and return the facts about PyTorch.
+    """Import torch and return facts about it.
 
     Args:
         is_here: whether this is the user's own process.
@@ -48,11 +47,6 @@ def read_torch(*, is_here: bool = False) -> Torch:
 
 
 def _settings(binding: Any) -> str | None:
-    """Return the text of the settings that PyTorch's allocator has read; None if the text is not available.
-
-    The text comes from `_accelerator_getAllocatorSettings` if PyTorch has this function, otherwise from the allocator's
-    snapshot.
-    """
     ask = getattr(binding, "_accelerator_getAllocatorSettings", None)
     if ask is not None:
         return str(ask())
@@ -66,10 +60,7 @@ def _settings(binding: Any) -> str | None:
 
 
 def main() -> None:
-    """Print two lines of JSON: the facts about driver and GPUs, and the facts about PyTorch.
-
-    The argument of the process may name a GPU to emulate.
-    """
+    """Print the facts about the GPUs and about PyTorch as two lines of JSON."""
     gpu = sys.argv[1] if len(sys.argv) > 1 else None
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # PyTorch's own output must not appear between the two lines

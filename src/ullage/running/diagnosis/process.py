@@ -1,6 +1,6 @@
-"""Facts about a process from /proc: whether it is running, its name, its owner, and whether its parent has ended.
+"""Reads facts about a process from /proc, such as its name and its owner.
 
-ullage does not read command lines and environments. It cannot see the names of processes in other containers.
+Names of processes in other containers are not available.
 """
 
 import os
@@ -15,7 +15,7 @@ _PROC: Final = Path("/proc")
 
 
 def process_of(pid: int, used_bytes: int | None) -> CardProcess:
-    """Return the facts about the process with an id. `used_bytes` is the GPU memory that the process holds."""
+    """Return the facts about a process. `used_bytes` is the GPU memory that it uses."""
     try:
         name = (_PROC / str(pid) / "comm").read_text(errors="replace").strip()
         owner = (_PROC / str(pid)).stat().st_uid
@@ -37,9 +37,9 @@ def is_alive(pid: int, started: float | None = None) -> bool:
     """Return whether a process is running.
 
     Args:
-        pid: the process id.
-        started: a time at which the process was already running, in seconds since 1970. A process that was started
-            later is another process with the same id.
+        pid: the process ID.
+        started: a time at which the process was already running, in seconds since 1970. A process that started later is
+            another process with the same ID.
     """
     try:
         fields = _fields_of(pid)
@@ -51,10 +51,7 @@ def is_alive(pid: int, started: float | None = None) -> bool:
 
 
 def _is_reaper(parent: int, *, is_worker: bool) -> bool:
-    """Return whether a parent process is one that adopts orphaned processes.
-
-    In a container, the process with the id 1 may also be the training itself.
-    """
+    # In a container, process 1 may adopt orphaned processes, or it may be the training itself.
     try:
         is_known = (_PROC / str(parent) / "comm").read_text().strip() in _REAPERS
     except OSError:
@@ -63,11 +60,10 @@ def _is_reaper(parent: int, *, is_worker: bool) -> bool:
 
 
 def _parent_and_group(pid: int) -> tuple[int, int]:
-    """Return the process id of the parent process, and the id of the process group."""
     fields = _fields_of(pid)
     return int(fields[1]), int(fields[2])
 
 
 def _fields_of(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat that follow the process name. A process name may contain any character."""
+    # The process name comes first and may contain any character.
     return (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""Checks of the host in `ullage doctor`: the container's memory, shared memory, pinned memory, WSL."""
+"""Checks the host for `ullage doctor`: memory limits, shared memory, pinned memory, and WSL."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +13,7 @@ _NOTABLE_PINNED_SHARE: Final = 0.5
 
 
 def findings_of_surroundings(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about the host of the GPUs."""
+    """Yield the problems with the host."""
     yield from _shared(facts.host)
     yield from _limit(facts.host)
     yield from _pinned(facts)

@@ -1,4 +1,4 @@
-"""Checks of environment variables in `ullage doctor`: the memory that they cost, and the GPUs that they hide."""
+"""Checks environment variables for `ullage doctor`. They may cost memory or hide GPUs."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _NCCL_BUFFER_BYTES: Final = 4 * MIB  # the default in NCCL's documentation of NC
 
 
 def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
-    """Yield the findings about environment variables, except those about the allocator settings."""
+    """Yield the problems with environment variables, except allocator settings."""
     yield from _visible_cards(facts)
     yield from _switches(facts.environment)
     yield from _workspaces(facts.environment)
@@ -24,10 +24,9 @@ def findings_of_variables(facts: MachineFacts) -> Iterator[DiagnosisFinding]:
 
 
 def visible_indices(text: str, facts: MachineFacts) -> tuple[list[int], str | None]:
-    """Return the GPU numbers that CUDA_VISIBLE_DEVICES shows, and why the list ends early or is empty.
+    """Return the GPU indices in CUDA_VISIBLE_DEVICES, and a reason if CUDA ignores a part of the list.
 
-    The rules are those of CUDA and torch.cuda._parse_visible_devices: the list ends at the first name that is not a
-    GPU; a GPU that is named twice makes it empty; only the leading digits of a name such as "1gpu" count.
+    CUDA ends the list at the first invalid name. It hides all GPUs if one is listed twice.
     """
     shown: list[int] = []
     for name in text.split(","):

@@ -1,1 +1,1 @@
-"""Exports of the memory samples of `ullage run` (CSV, Parquet, Prometheus, OTLP) and of memory snapshots (SQLite)."""
+"""Exports the memory samples of `ullage run` (CSV, Parquet, Prometheus, OTLP), and memory snapshots (SQLite)."""

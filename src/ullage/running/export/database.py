@@ -1,4 +1,4 @@
-"""Write a memory snapshot as SQLite tables of events, blocks, segments and stacks, for users who query it with SQL."""
+"""Writes a memory snapshot into a SQLite database, which users can query with SQL."""
 
 import errno
 import sqlite3
@@ -42,14 +42,14 @@ def write_database(
     alloc_conf: str | None = None,
     capacity_bytes: int | None = None,
 ) -> None:
-    """Write the recordings of all devices as SQLite tables; if writing fails, no file is left.
+    """Write the recordings of all devices into a SQLite database. If this fails, no file is left.
 
     Args:
         path: the path of the database file.
         devices: the recordings, by the index of the device.
         assumptions: the assumptions about what each recording lacks, by the index of the device.
         semantics: the version of the allocator: one of `ullage.recorded.settings.SEMANTICS`.
-        alloc_conf: the settings in force, for a snapshot that does not record them.
+        alloc_conf: the allocator settings, for a snapshot that does not record them.
         capacity_bytes: the bytes that the allocator could reserve at most, for a recording without a failed request.
 
     Raises:
@@ -87,9 +87,6 @@ def _insert(database: sqlite3.Connection, table: str, columns: list[Iterable[Any
 
 
 def _values(column: Column, *, where: Column | None = None) -> list[Any]:
-    """Return the values of a column as Python objects; None for negative values, and for rows in which `where` is
-    False.
-    """
     is_known = column >= 0 if where is None else where
     if is_known.all():
         found: list[Any] = column.tolist()
@@ -100,7 +97,7 @@ def _values(column: Column, *, where: Column | None = None) -> list[Any]:
 
 
 def _text(text: str) -> str:
-    """Return a text that can be written as UTF-8: lone surrogates, which a snapshot may contain, are replaced."""
+    # a snapshot may contain lone surrogates, which are not valid UTF-8
     return text.encode(errors="replace").decode()
 
 

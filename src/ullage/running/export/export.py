@@ -1,7 +1,4 @@
-"""The exports of `ullage run` that the user requests: files of memory samples, and endpoints for metrics.
-
-Each export is updated once a second during the run.
-"""
+"""Writes memory samples to files and serves metrics during `ullage run`, once a second."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,21 +17,18 @@ class _Export(Protocol):
 
 
 class Exports:
-    """All exports that the user requested for a run of `ullage run`.
-
-    If one export fails, one line reports the failure; the other exports and the run continue.
-    """
+    """All exports that the user has requested. If one fails, the others and the run continue."""
 
     def __init__(self, exports: list[_Export], notify: Callable[[str], Any]) -> None:
         self._exports = exports
         self._notify = notify
 
     def update(self, folder: Path) -> None:
-        """Export the new memory samples that processes have written into the folder of a run."""
+        """Export the new memory samples of a run. `folder` is the folder of the run."""
         self._each(lambda export: export.update(folder))
 
     def finish(self, folder: Path) -> None:
-        """Export the memory samples that remain when the run has ended."""
+        """Export the last memory samples at the end of the run."""
         self._each(lambda export: export.finish(folder))
 
     def _each(self, do: Callable[[_Export], None]) -> None:
@@ -54,14 +48,14 @@ def open_exports(
     otlp: str | None = None,
     notify: Callable[[str], Any],
 ) -> Exports:
-    """Open the exports, so that errors are raised before the run starts.
+    """Open all exports before the run starts, so that invalid options fail early.
 
     Args:
-        csv: the path of a CSV file for samples.
-        parquet: the path of a Parquet file for samples.
+        csv: the path of a CSV file for memory samples.
+        parquet: the path of a Parquet file for memory samples.
         prometheus: the port of an endpoint, or its address and port.
         otlp: the URL of a collector to which metrics are sent.
-        notify: called with a sentence for the user.
+        notify: a function that shows a message to the user.
 
     Raises:
         UsageError: a file cannot be written, a port is not available, or a package is missing.

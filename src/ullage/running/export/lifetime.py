@@ -1,7 +1,6 @@
-"""Every block and segment of a recording with the events at which it was allocated and freed, as columns.
+"""Creates tables of all memory blocks and segments, with the events that allocated and freed them.
 
-A snapshot does not record block sizes after rounding. They are read from the snapshot's final state or, for blocks that
-were freed, computed by replaying the run.
+A snapshot does not contain the rounded sizes of freed blocks. They are computed by a replay of the run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,10 +23,7 @@ _OF_BLOCKS_BEFORE: Final = ("address", "size", "requested", "stack", "freed", "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTable:
-    """A table of all memory blocks of a recording, with columns of equal length.
-
-    Blocks that were allocated during the recording come first, in the order of their allocation. Older blocks follow.
-    """
+    """A table of all memory blocks in a recording. All columns have the same length."""
 
     address: Column
     size: Column
@@ -42,9 +38,9 @@ class BlockTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTable:
-    """A table of all segments of a recording, with columns of equal length.
+    """A table of all segments in a recording. All columns have the same length.
 
-    An expandable segment that exists when the recording ends has one row for each mapped range.
+    An expandable segment that exists at the end has one row for each mapped range.
     """
 
     address: Column
@@ -59,15 +55,12 @@ class SegmentTable:
 
 
 def segments_of(history: History, rebuilt: Rebuilt) -> SegmentTable:
-    """Return a table of all segments: those that existed before the recording, those allocated in it, and expandable
-    ones.
-    """
+    """Return the table of all segments in a recording."""
     columns = np.array(list(_segment_rows(history, rebuilt)), np.int64).reshape(-1, len(SegmentTable.__slots__)).T
     return SegmentTable(**dict(zip(SegmentTable.__slots__, columns, strict=True)))
 
 
 def _segment_rows(history: History, rebuilt: Rebuilt) -> Iterator[tuple[int, ...]]:
-    """Yield the rows of the table of segments, with the columns of `SegmentTable`, in their order."""
     for life in rebuilt.lives.lives:
         if not life.is_expandable or life.died >= 0:
             yield _row_of(history, life, life.begin, life.end)
@@ -87,22 +80,17 @@ def _row_of(history: History, life: SegmentLife, begin: int, end: int) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
-    """The events that free memory blocks, and the events after which their memory can be reused.
-
-    The event is `NONE` if it was not recorded.
-    """
-
+    # an event that was not recorded is `NONE`
+    # Maps the index of a block's allocation event to the index of the event that requests to free the block.
     freed: Column
-    """The number of the event that requests to free a block, by the number of the block's allocation event."""
     died: Column
+    # Maps the address of an older block to the indices of its free event and its reuse event. An older block was
+    # allocated before recording began.
     before: Mapping[int, tuple[int, int]]
-    """The numbers of the free event and the reuse event of each block that was allocated before recording began, by the
-    block's address.
-    """
 
 
 def blocks_of(history: History, rebuilt: Rebuilt, segments: SegmentTable) -> BlockTable:
-    """Return the table of all memory blocks: those allocated during the recording, and those that existed before it."""
+    """Return the table of all memory blocks in a recording."""
     made = np.flatnonzero(history.action == Action.ALLOC)
     ends = _ends(history)
     older = np.array(list(_blocks_before(rebuilt, ends)), np.int64).reshape(-1, len(_OF_BLOCKS_BEFORE))
@@ -156,7 +144,6 @@ def _ends(history: History) -> _Ends:
 
 
 def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
-    """Yield a row for each memory block that existed when recording began, with the columns of `_OF_BLOCKS_BEFORE`."""
     for segment in rebuilt.program.start:
         address = segment.address
         for size, asked, key in segment.blocks:
@@ -167,7 +154,6 @@ def _blocks_before(rebuilt: Rebuilt, ends: _Ends) -> Iterator[tuple[int, ...]]:
 
 
 def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
-    """Return, for each allocation event, the bytes of the block that it gets in a replay of the run."""
     sizes = -(-history.size // BLOCK_UNIT_BYTES) * BLOCK_UNIT_BYTES
     try:
         done = replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), places=True)
@@ -180,9 +166,6 @@ def _replayed_sizes(history: History, rebuilt: Rebuilt) -> Column:
 
 
 def _with_sizes_at_end(history: History, address: Column, died: Column, size: Column) -> Column:
-    """Return the block sizes in bytes. If a block exists when the recording ends, its size is read from the
-    snapshot.
-    """
     known = {
         block.address: block.size
         for segment in history.segments

@@ -1,9 +1,4 @@
-"""The metrics of a run's processes: their names, types and current values, as metric families of prometheus_client.
-
-They are read from the processes' live files, which does not affect the processes. The Prometheus endpoint returns them
-and OTLP sends them; each metric is defined only here. Names and types follow OpenMetrics. The current memory of a
-process is reported while it runs; its counters, peak and state are reported until the run ends.
-"""
+"""Defines the metrics of a run for Prometheus and OTLP. They are read from files that the run's processes write."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,14 +13,14 @@ from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.folder import headroom_bytes
 from ullage.running.run_files.live import SUFFIX, LiveFileError, Sample, read_live
 
+# The cause that the metrics report for an out-of-memory error if its snapshot cannot be read.
 _UNKNOWN_CAUSE: Final = "cannot_tell"
-"""The cause that the metrics report for an out-of-memory error whose snapshot cannot be read."""
 _STATES: Final = ("runs", "ended", "failed", "out of memory", "gone")
 _PROCESS: Final = ("rank", "pid")
 _CAUSED: Final = (*_PROCESS, "cause")
 _DEVICE: Final = (*_PROCESS, "device", "gpu")
+# The number of samples that are read for each process, the latest first. They are enough to include every device.
 _LATEST: Final = 64
-"""The number of latest memory samples that are read for each process: enough to include every device of the process."""
 _GAUGES: Final = (
     (
         "allocated",
@@ -44,11 +39,11 @@ _GAUGES: Final = (
 
 
 def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
-    """Yield the metrics of all processes that have written files into a folder.
+    """Yield the metrics of all processes of a run.
 
     Args:
         folder: the folder of the run.
-        causes: the causes of out-of-memory errors, by the name of the folder that was written at the error.
+        causes: maps the name of an error's folder to the cause of the error.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -63,8 +58,6 @@ def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
 
 
 class _Families:
-    """The metric families of one scrape."""
-
     def __init__(self) -> None:
         self._now = {
             field: GaugeMetricFamily(f"ullage_{name}", text, labels=_DEVICE, unit="bytes")
@@ -102,9 +95,6 @@ class _Families:
         self._state = family(StateSetMetricFamily, "state", "State of the process.", _PROCESS)
 
     def add(self, facts: RunFacts, latest: dict[int, Sample], causes: Mapping[str, str]) -> None:
-        """Add the metrics of a process: the latest sample of each device, and the causes of its out-of-memory
-        errors.
-        """
         process = ("" if facts.rank is None else str(facts.rank), str(facts.pid))
         is_here = facts.state not in ("ended", "failed") and is_alive(facts.pid, facts.started or None)
         state = facts.state if is_here or facts.state != "runs" else "gone"
@@ -145,20 +135,14 @@ class _Families:
 
 
 class OomCauses:
-    """The causes of all out-of-memory errors of a run, read while the run continues.
-
-    A separate thread reads the snapshots, because reading takes time in which signals must still be handled.
-    """
+    """Finds the causes of a run's out-of-memory errors in a separate thread, because reading a snapshot takes long."""
 
     def __init__(self) -> None:
         self.known: dict[str, str] = {}
-        """The causes of out-of-memory errors that are known so far, by the name of the folder that was written at the
-        error.
-        """
         self._reading: threading.Thread | None = None
 
     def look(self, folder: Path) -> None:
-        """Start to read the snapshots of new out-of-memory errors, unless a thread is already reading."""
+        """Start to read the snapshots of new out-of-memory errors, unless a thread already does so."""
         if self._reading is not None and self._reading.is_alive():
             return
         new = [path for path in folder.glob("oom-*/snapshot.pickle") if path.parent.name not in self.known]
@@ -167,7 +151,7 @@ class OomCauses:
             self._reading.start()
 
     def finish(self, folder: Path) -> None:
-        """Read the snapshots of all out-of-memory errors that were not read yet."""
+        """Read the snapshots of the remaining out-of-memory errors."""
         if self._reading is not None:
             self._reading.join()
         self.look(folder)

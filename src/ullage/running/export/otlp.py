@@ -1,7 +1,4 @@
-"""Send the metrics of the Prometheus endpoint to an OpenTelemetry collector over OTLP, every few seconds.
-
-The OpenTelemetry exporter does the encoding, the retries and the headers (`OTEL_EXPORTER_OTLP_HEADERS` and similar).
-"""
+"""Sends metrics to an OpenTelemetry collector every few seconds (OTLP)."""
 
 import logging
 import threading
@@ -33,18 +30,15 @@ from ullage.running.export.metrics import OomCauses, metrics_of
 PERIOD_SECONDS: Final = 10.0
 _PATH: Final = "/v1/metrics"
 _UNITS: Final = {"bytes": "By", "seconds": "s", "": "1"}
+# The time limit for sending the last samples after the user's command has ended, in seconds.
 _LAST_SECONDS: Final = 5.0
-"""The time limit in seconds for sending the last samples after the user's command has ended."""
 
 
 class OtlpSender:
-    """A sender of metrics to an OpenTelemetry collector. It starts at the first call of `update`.
-
-    If the collector does not respond, one line reports this.
-    """
+    """Sends metrics to an OpenTelemetry collector. If the collector does not respond, the user gets one message."""
 
     def __init__(self, url: str, notify: Callable[[str], Any]) -> None:
-        """Check the URL; nothing is sent yet.
+        """Check the URL without sending anything.
 
         Args:
             url: the URL of the collector, such as http://localhost:4318; /v1/metrics is appended to a URL without a
@@ -66,14 +60,14 @@ class OtlpSender:
         self._thread = threading.Thread(target=self._send_always, name="ullage-otlp", daemon=True)
 
     def update(self, folder: Path) -> None:
-        """Start to send the current metrics of the processes in a run's folder every few seconds."""
+        """Start to send the metrics of a run. `folder` is the folder of the run."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             self._thread.start()
 
     def finish(self, folder: Path) -> None:
-        """Send the final metrics of the run, once."""
+        """Send the final metrics of the run."""
         self._is_over.set()
         if self._folder is not None:
             self._thread.join(_LAST_SECONDS)
@@ -104,11 +98,11 @@ class OtlpSender:
 
 
 def data_of(families: list[Metric], *, run: str) -> MetricsData:
-    """Return Prometheus metrics as metrics in the data model of OTLP.
+    """Convert Prometheus metrics into OTLP metrics.
 
     Args:
         families: metric families of prometheus_client.
-        run: the name of the run, which distinguishes it from other runs on the same machine.
+        run: the name of the run. It distinguishes the run from others on the same machine.
     """
     now = time.time_ns()
     sent = [metric for family in families if family.samples for metric in _converted(family, now)]
@@ -118,10 +112,7 @@ def data_of(families: list[Metric], *, run: str) -> MetricsData:
 
 
 def _converted(family: Metric, now: int) -> Iterator[SentMetric]:
-    """Yield the OTLP metrics of a Prometheus metric family.
-
-    The creation time of a counter becomes the start time of its data points.
-    """
+    # the creation time of a counter becomes the start time of its data points
     is_counter = family.type == "counter"
     created = {
         tuple(sorted(sample.labels.items())): int(sample.value * 1e9)

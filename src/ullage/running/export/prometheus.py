@@ -1,6 +1,4 @@
-"""An endpoint for Prometheus that returns the memory of a run's processes. It reads their live files at every
-scrape.
-"""
+"""An HTTP endpoint from which Prometheus reads the memory of a run's processes."""
 
 import socket
 import socketserver
@@ -21,17 +19,14 @@ _LOCAL: Final = "127.0.0.1"
 
 
 class Endpoint(Collector):
-    """A server that answers scrapes of Prometheus.
-
-    It binds its port when it is created, and answers after the first call of `update`.
-    """
+    """An HTTP endpoint for Prometheus. The constructor binds the port, and `update` starts the server."""
 
     def __init__(self, address: str) -> None:
         """Bind the port.
 
         Args:
-            address: a port, which is reachable only from this machine; or an address and a port, such as
-                "0.0.0.0:9400". Port 0 selects any free port.
+            address: a port that only this machine can reach, or an address and a port, such as "0.0.0.0:9400". Port 0
+                selects any free port.
 
         Raises:
             UsageError: the address is malformed, or the port is in use.
@@ -58,14 +53,14 @@ class Endpoint(Collector):
         return f"http://[{host!s}]:{port}/metrics" if ":" in str(host) else f"http://{host!s}:{port}/metrics"
 
     def update(self, folder: Path) -> None:
-        """Start to answer Prometheus scrapes with the current metrics of the processes in a run's folder."""
+        """Start to answer requests with the metrics of a run. `folder` is the folder of the run."""
         self._causes.look(folder)
         if self._folder is None:
             self._folder = folder
             threading.Thread(target=self._server.serve_forever, name="ullage-prometheus", daemon=True).start()
 
     def finish(self, folder: Path) -> None:
-        """Do nothing. The endpoint stays available while ullage explains the run, until this process ends."""
+        """Do nothing. The endpoint remains available until this process ends."""
 
     def close(self) -> None:
         """Release the port."""
@@ -74,7 +69,7 @@ class Endpoint(Collector):
         self._server.server_close()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of the run with their current values."""
+        """Yield the current metrics of the run."""
         if self._folder is not None:
             yield from metrics_of(self._folder, self._causes.known)
 
@@ -90,7 +85,7 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """Ignore clients that have disconnected."""
 
     def server_bind(self) -> None:
-        """Bind the port without looking up the host name over the network, which `http.server` does."""
+        # `http.server` would look up the host name over the network
         socketserver.TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -99,7 +94,6 @@ class _MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     timeout = 10
-    """The time limit in seconds for the request of a client."""
 
     def log_message(self, *_: Any) -> None:
         """Write no log, because standard error belongs to the user's script."""

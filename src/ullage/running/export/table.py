@@ -1,7 +1,6 @@
-"""Reads the samples of a run from its live files as rows, each sample once, and writes the rows into a file.
+"""Writes the memory samples of a run into a CSV or Parquet file.
 
-A CSV file can be read at any time; a Parquet file is complete when the run has ended. A live file keeps its latest
-4,096 samples. Samples that were overwritten before they were read are counted.
+Each process keeps only its latest 4,096 samples. The number of lost samples is reported.
 """
 
 import csv
@@ -20,50 +19,48 @@ from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.live import SUFFIX, Live, LiveFileError, read_live
 
 _NAME: Final = re.compile(r"(?:rank(?P<rank>\d+)|process)-(?P<pid>\d+)(?:-\w+)?")
+# The number of rows in a row group of the Parquet file. Rows stay in memory until their group is full.
 _GROUP_ROWS: Final = 1 << 14
-"""The number of rows in a row group of the Parquet file. Rows stay in memory until their group is full."""
 
 
 class SampleRow(NamedTuple):
-    """One memory sample: the GPU memory of one process on one device at one time."""
+    """One memory sample of one process on one device."""
 
     time: float
     """The time of the memory sample, in seconds since 1970."""
     rank: int | None
     pid: int
     device: int
-    """The index of the device, as PyTorch numbers devices in this process."""
+    """The index of the device in PyTorch."""
     gpu: str
-    """The name of the GPU; "" if the process was killed before it wrote the name."""
+    """The name of the GPU. Empty if it is unknown."""
     step: int
-    """The training step in which the memory sample was taken, counted from 1."""
+    """The training step of the memory sample. The first step is 1."""
     is_step_end: bool
-    """Whether the memory sample was taken at the end of a training step. Long steps also have a sample every second."""
+    """Whether the sample was taken at the end of a training step. Other samples are taken once a second."""
     allocated_bytes: int
     reserved_bytes: int
     peak_allocated_bytes: int
     """The peak of allocated bytes since the previous row of the same process and device."""
     inactive_split_bytes: int
     driver_used_bytes: int | None
-    """The bytes of the GPU that all processes use; None if ullage did not query the driver."""
+    """The used memory of the GPU over all processes, in bytes. None if it is unknown."""
     limit_bytes: int | None
-    """The bytes that the process may reserve on the GPU; None if the process was killed before it wrote this limit."""
+    """The memory that the process may reserve on the GPU, in bytes. None if it is unknown."""
     alloc_retries: int
     ooms: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position up to which a reader has read the memory samples in the file of a process."""
-
     samples: int = 0
     lost: int = 0
+    # Maps each device to the number of training steps that were complete at its last sample.
     steps: dict[int, int] = field(default_factory=dict)
-    """The number of training steps that the process had completed at the last sample of each device."""
 
 
 class Drain:
-    """A reader of the new memory samples in the files of a run's processes."""
+    """Reads new memory samples from the files of a run's processes."""
 
     def __init__(self) -> None:
         self._positions: dict[Path, _Position] = {}
@@ -71,14 +68,11 @@ class Drain:
 
     @property
     def lost(self) -> dict[str, int]:
-        """The number of samples that the process overwrote before this reader read them, by process ("rank3-4711")."""
+        """The number of lost samples of each process. The keys are process names, such as "rank3-4711"."""
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
     def rows(self, folder: Path) -> list[SampleRow]:
-        """Return the new rows of all processes, one process after another.
-
-        The same rows are returned again until `commit` is called.
-        """
+        """Return all samples that are not marked as written. Call `commit` after writing them."""
         self._next = {}
         rows: list[SampleRow] = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -94,16 +88,11 @@ class Drain:
         return rows
 
     def commit(self) -> None:
-        """Mark the rows of the last call of `rows` as written, so that they are not returned again."""
+        """Mark the samples of the last call of `rows` as written."""
         self._positions |= self._next
 
 
 def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
-    """Yield the memory samples in a process's live file as rows.
-
-    Each sample has the number of completed training steps. The first sample with a new number was taken at the end of
-    that step.
-    """
     facts = RunFacts.from_json(live.facts)
     rank, pid = _who(live.path, facts)
     cards = {card.index: card for card in facts.cards}
@@ -131,10 +120,6 @@ def _rows_of(live: Live, steps: dict[int, int]) -> Iterator[SampleRow]:
 
 
 def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
-    """Return the rank and the process id of a process.
-
-    Both are read from the name of the process's file if the process has not written them into the file yet.
-    """
     found = _NAME.fullmatch(path.stem)
     if facts.pid or found is None:
         return facts.rank, facts.pid
@@ -142,10 +127,10 @@ def _who(path: Path, facts: RunFacts) -> tuple[int | None, int]:
 
 
 class File(Protocol):
-    """A file into which rows are written."""
+    """A file for memory samples."""
 
     def add(self, rows: list[SampleRow]) -> None:
-        """Add all of the given rows, or none of them if writing fails.
+        """Write all rows, or none of them if an error occurs.
 
         Raises:
             OSError: the rows cannot be written.
@@ -160,13 +145,9 @@ class File(Protocol):
 
 
 class SampleTable:
-    """A CSV or Parquet file with the memory samples of a run.
-
-    If writing fails, one line reports this, and the next update tries again.
-    """
+    """Writes the memory samples of a run into a CSV or Parquet file. If writing fails, the next update retries it."""
 
     def __init__(self, path: Path, make: Callable[[Path], File], notify: Callable[[str], Any]) -> None:
-        """Set the path of the CSV or Parquet file. The file is created at the first update."""
         self._path = path.absolute()
         self._name = path
         self._make = make
@@ -185,7 +166,7 @@ class SampleTable:
             self._fail(error)
 
     def finish(self, folder: Path) -> None:
-        """Write the rows that remain, and report the number of samples that are missing in the file."""
+        """Write the remaining rows, and report the number of lost samples."""
         self.update(folder)
         try:
             if self._file is not None:
@@ -202,10 +183,10 @@ class SampleTable:
 
 
 class CsvFile:
-    """A CSV file of memory samples. Only whole lines are appended to it."""
+    """A CSV file of memory samples. Each write appends whole lines."""
 
     def __init__(self, path: Path) -> None:
-        """Create the CSV file; an existing file is replaced.
+        """Create the CSV file. An existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -234,9 +215,7 @@ class CsvFile:
 
 
 class ParquetFile:
-    """A Parquet file of memory samples. It has a temporary name while it is written, and can be read after it is
-    closed.
-    """
+    """A Parquet file of memory samples. It has a temporary name until it is complete."""
 
     def __init__(self, path: Path) -> None:
         """Create the temporary file in the folder of the final file.

@@ -1,1 +1,1 @@
-"""Record the GPU memory inside the processes of `ullage run`: memory samples, and snapshots at out-of-memory errors."""
+"""Records the GPU memory of each process that `ullage run` starts."""

@@ -1,7 +1,6 @@
-"""Writes evidence of an out-of-memory error: the allocator's snapshot, the stack of the request, and the environment.
+"""Saves the memory snapshot, the stack and the environment when GPU memory runs out.
 
-The allocator's observer calls it in the thread that requested memory, before PyTorch raises its error. It allocates
-nothing on the GPU. If it fails, one line reports it and the user's script is not affected.
+This allocates no GPU memory. An error here does not affect the user's script.
 """
 
 import json
@@ -25,13 +24,13 @@ _MOST_FRAMES: Final = 200
 
 
 def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: dict[str, Any]) -> None:
-    """Write the state at an out-of-memory error into a folder.
+    """Save the memory snapshot, the stack and the environment in a folder.
 
     Args:
         folder: a new, empty folder.
         device: the device that ran out of memory.
         asked_bytes: the size of the request in bytes, rounded up as the allocator does.
-        more: facts about the run, plain data.
+        more: facts about the run, as JSON data.
 
     Raises:
         OSError: a file cannot be written; files that are already complete stay readable.
@@ -63,15 +62,13 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
 
 
 def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:
-    """Write a memory snapshot to a file while it is pickled, so that a large history is not held in host memory
-    twice.
-    """
+    # pickled directly into the file, so that host memory does not hold a large history twice
     with folder.whole_file(SNAPSHOT) as file:
         pickle.Pickler(file).dump(snapshot)
 
 
 def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, free_bytes: Any, frames: Any) -> None:
-    """Append the failed request to the memory history, as PyTorch does when it records the history."""
+    # PyTorch itself appends this event only while it records history
     trace = snapshot["device_traces"][device]
     if trace and trace[-1]["action"] == "oom":
         return
@@ -88,10 +85,6 @@ def _append_oom_event(snapshot: dict[str, Any], device: int, asked_bytes: int, f
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, int, str]]:
-    """Return file, line and name of the running Python functions, innermost first.
-
-    Functions of the package ullage are left out.
-    """
     found: list[tuple[str, int, str]] = []
     while frame is not None and len(found) < _MOST_FRAMES:
         module = frame.f_globals.get("__name__")

@@ -1,6 +1,4 @@
-"""Read the memory of every GPU that the process uses, when a training step ends: memory samples and peaks of the
-run.
-"""
+"""Measures the memory of each GPU at the end of each training step."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,30 +14,25 @@ from ullage.running.run_files.facts import RunCard, RunPeak
 from ullage.running.run_files.live import Sample
 from ullage.training.ownership.block import line_of
 
+# ullage searches for the source line of a new peak if it is this many times the last searched peak.
 _NEW_PEAK_RATIO: Final = 1.01
-"""The ratio of a new memory peak to the last searched peak above which ullage searches for the new peak's source
-line.
-"""
 _MOST_SOUGHT: Final = 4
 IN_BACKWARD: Final = "in backward"
-"""The source line that is reported for allocations without Python stack frames. In nearly all programs, threads of
-`backward` make these allocations.
-"""
+"""The text that replaces a source line for allocations without Python stack frames. Nearly all occur in `backward`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The largest number of allocated bytes in the memory history of a device, and the source line that reached it."""
+    """The peak of allocated bytes in a memory history, and the source line that reached it."""
 
     bytes: int
     line: str
 
 
 def top_of_history(devices: Iterable[int]) -> dict[int, Top]:
-    """Return the largest number of allocated bytes in the memory history of each device, and the line that reached it.
+    """Return the peak of allocated bytes on each device, and the source line that reached it.
 
-    The history is walked backwards from its end, where the allocated bytes are known. It takes about a second for 10^5
-    entries.
+    The history is read backwards, because only its final number of allocated bytes is known.
     """
     traces = torch._C._cuda_memorySnapshot(None)["device_traces"]
     found = {}
@@ -64,36 +57,36 @@ def _top_of(trace: list[dict[str, Any]], level: int) -> Top | None:
 
 
 class Gauge:
-    """A reader of GPU memory statistics. Only one thread may use an object of this class, except for `ask_driver`."""
+    """Measures GPU memory. All methods except `ask_driver` must be called in one thread."""
 
     def __init__(self) -> None:
         self.peaks: dict[int, RunPeak] = {}
         self.share = 0.0
-        """The largest share of a GPU's memory that was in use at a peak since the previous sample, over all GPUs."""
+        """The largest share of any GPU's memory that was in use since the previous sample."""
         self.allocations = 0
-        """The number of allocations on all GPUs since the previous memory sample."""
+        """The number of allocations on all GPUs since the previous sample."""
         self._meter = PeakMeter()
+        # Maps each GPU to its bytes that are in use but not reserved by this process, as of the last query of the
+        # driver.
         self._outside: dict[int, int] = {}
-        """The bytes of each GPU that are in use but not reserved by this process, when the driver was last queried."""
+        # Maps each GPU to the memory limit of this process, in bytes. The limit is read only when the driver is
+        # queried: scripts set it once, and reading it takes a tenth of the time of a sample.
         self._limits: dict[int, int] = {}
-        """The memory limit of this process on each GPU, in bytes. It is read only when the driver is queried, because
-        scripts set the limit once, and reading it takes a tenth of the time of a sample.
-        """
         self._latest: dict[int, Stats] = {}
         self._allocations_before: dict[int, int] = {}
         self._sought_bytes: dict[int, int] = {}
         self._times_sought = 0
 
     def install(self) -> None:
-        """Start to measure GPU memory. Call this function right after CUDA was initialised."""
+        """Start to measure GPU memory. Call this method right after CUDA was initialised."""
         self._meter.install()
 
     def read(self, step: int, *, is_end: bool) -> Iterator[Sample]:
-        """Yield a memory sample of every GPU that the process uses.
+        """Yield a memory sample of each GPU that the process uses.
 
         Args:
-            step: the number of the last completed step.
-            is_end: whether that step has just ended; a new peak then belongs to it instead of the next step.
+            step: the index of the last completed training step.
+            is_end: whether that step has just ended. A new peak then belongs to it, otherwise to the next step.
         """
         now = time()
         self.share, self.allocations = 0.0, 0
@@ -128,7 +121,7 @@ class Gauge:
             )
 
     def latest(self, device: int) -> Stats:
-        """Return the statistics of a device that were read last, with the highest peak of the run as their peak."""
+        """Return the current memory statistics of a device, with the highest peak of the run."""
         stats = self._latest.get(device)
         if stats is None:
             return self._meter.read(device)
@@ -141,7 +134,7 @@ class Gauge:
 
     @property
     def seeks(self) -> list[int]:
-        """The devices whose highest peak has no source line yet, and is high enough to search for its source line."""
+        """The devices with a new peak whose source line is not yet known."""
         if self._times_sought >= _MOST_SOUGHT:
             return []
         return [
@@ -154,9 +147,7 @@ class Gauge:
         return [device for device, peak in self.peaks.items() if peak.line is None]
 
     def seek_lines(self, *, is_last: bool = False) -> None:
-        """Look up in PyTorch's memory history the source lines that reached the peaks. Older peaks stay without a
-        source line.
-        """
+        """Look up the source lines of the latest peaks in PyTorch's memory history."""
         devices = self._unknown() if is_last else self.seeks
         if not devices:
             return
@@ -170,10 +161,7 @@ class Gauge:
                 self.peaks[device] = replace(peak, line=top.line)
 
     def ask_driver(self) -> None:
-        """Query NVML for the memory that is used on each GPU, and PyTorch for the memory limits.
-
-        This function does not create a CUDA context.
-        """
+        """Read the used memory of each GPU from the driver, without creating a CUDA context."""
         self._limits = {card.index: limit_bytes(card) for card in cards()}
         try:
             with asked() as nvml:
@@ -193,12 +181,12 @@ class Gauge:
 
 @cache
 def cards() -> tuple[RunCard, ...]:
-    """Return the GPUs that PyTorch sees in this process, without creating a CUDA context."""
+    """Return the GPUs of this process, without creating a CUDA context."""
     return tuple(_card(index) for index in range(torch.cuda.device_count()))
 
 
 def limit_bytes(card: RunCard) -> int:
-    """Return the bytes of a GPU that the process may reserve. A script can change this limit."""
+    """Return the memory that the process may reserve on a GPU, in bytes."""
     fraction: Any = getattr(torch._C, "_cuda_getMemoryFraction", lambda device: 1.0)
     return int(card.total_bytes * fraction(card.index))
 

@@ -1,9 +1,7 @@
-"""Decides when PyTorch's memory history is recorded and how large it may get, within a limit of host memory.
+"""Decides when PyTorch records its memory history.
 
-With history, every allocation takes about two microseconds longer, which is negligible for a step of one second and
-much for a step of ten milliseconds. So history is on in the first steps, in which a script that does not fit fails and
-long-lived tensors are created. Later it is on only if memory is short, if memory grows, or if history costs almost
-nothing.
+The history adds about two microseconds to each allocation. So it is recorded in the first steps. Later it is recorded
+only if memory is short or grows, or if the cost is very small.
 """
 
 import sys
@@ -19,40 +17,32 @@ from ullage.running.run_files.facts import Arming
 
 FIRST_STEPS: Final = 5
 NEAR: Final = 0.85
-"""The share of a GPU's memory in use above which memory counts as short."""
+"""The share of used GPU memory above which ullage records memory history."""
 _NEAR_UNTIL: Final = 0.75
+# GPU memory no longer counts as short after this many training steps with less than `_NEAR_UNTIL` of it in use.
 _CALM_STEPS: Final = 200
-"""The number of training steps after which memory no longer counts as short. In each step, less than `_NEAR_UNTIL` of
-the memory has to be in use.
-"""
+# The time that memory history with Python stacks adds to one allocation and its free, in seconds. `make bench` measures
+# it.
 _COST_SECONDS: Final = 2e-6
-"""The seconds that memory history adds to one allocation and its free, if it records Python stacks. `make bench`
-measures this time.
-"""
+# The largest share of a step's time that the memory history may take while it is not needed.
 _CHEAP_SHARE = 0.01
-"""The largest share of a training step's time that memory history may take if the history is not needed."""
 _ENTRY_BYTES: Final = 400
+# The host memory of one stack frame in the memory history, in bytes. `_ENTRY_BYTES` is the host memory of one entry
+# with a stack that no other entry has (tests/running/recording/test_history.py).
 _FRAME_BYTES: Final = 16
-"""The host memory of one stack frame in the memory history, in bytes.
-
-`_ENTRY_BYTES` is the host memory of one entry of PyTorch's ring buffer with a stack that no other entry has
-(tests/running/recording/test_history.py).
-"""
 _USUAL_DEPTH: Final = 64
+# The number of training steps with memory history that are timed. Their times are compared with those of as many steps
+# without it.
 _COMPARED_STEPS: Final = 20
-"""The number of training steps with memory history whose durations are compared with those of as many steps without
-it.
-"""
 
 
 class MemoryHistory:
-    """A switch for PyTorch's memory history. If the user's script controls the history, the switch does nothing."""
+    """Switches PyTorch's memory history on and off, unless the user's script does so itself."""
 
     def __init__(self, mode: HistoryMode, budget_bytes: int) -> None:
         self.arming = Arming(is_on=False, why="not yet", since_step=0, entries=0, budget_bytes=budget_bytes)
         self._mode = mode
         self.is_users = False
-        """Whether the user's script itself records PyTorch's memory history."""
         self._original: Any = None
         self._near_step = 0
         self._durations: dict[bool, list[float]] = {False: [], True: []}
@@ -60,7 +50,7 @@ class MemoryHistory:
         self._last_step = 0
 
     def install(self) -> None:
-        """Start to record PyTorch's memory history. Call this function right after CUDA was initialised."""
+        """Start to record PyTorch's memory history. Call this right after CUDA was initialised."""
         try:
             self.is_users = bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError as error:  # raised by allocators without history, such as cudaMallocAsync
@@ -73,14 +63,14 @@ class MemoryHistory:
             self._switch(is_on=True, why="the first steps", step=0)
 
     def remove(self) -> None:
-        """Restore PyTorch's own function for memory history. The recorded history is kept."""
+        """Restore PyTorch's function that switches memory history on and off."""
         if self._original is not None:
             torch._C._cuda_record_memory_history = self._original
             self._original = None
 
     @property
     def is_on(self) -> bool:
-        """Whether PyTorch records a memory history, no matter whether ullage or the user's script switched it on."""
+        """Whether PyTorch records a memory history."""
         try:
             return bool(torch._C._cuda_isHistoryEnabled())
         except RuntimeError:
@@ -88,15 +78,15 @@ class MemoryHistory:
 
     @property
     def is_ours(self) -> bool:
-        """Whether PyTorch records the memory history that this class switched on. That history is limited in size."""
+        """Whether PyTorch records a memory history that ullage has switched on."""
         return self.arming.is_on and not self.is_users
 
     def update(self, step: int, *, share: float, allocations: int, grows: bool, seeks: bool) -> None:
-        """Decide at the end of a training step whether memory history is recorded from now on.
+        """Switch memory history on or off at the end of a training step.
 
         Args:
-            step: the number of the step.
-            share: the share of the fullest GPU's memory that is in use.
+            step: the index of the step.
+            share: the share of memory that is in use on the fullest GPU.
             allocations: the number of allocations since the last call.
             grows: whether memory grows, or seems to grow, from step to step.
             seeks: whether the line of a new peak is being searched.
@@ -140,7 +130,7 @@ class MemoryHistory:
 
     @property
     def cost(self) -> float | None:
-        """The median duration of a training step with memory history, divided by that of a step without; None if
+        """The ratio of the time of a training step with memory history to the time without it. None if it is
         unknown.
         """
         with_it, without = self._durations[True], self._durations[False]
@@ -150,7 +140,7 @@ class MemoryHistory:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median duration in seconds of the latest training steps; None before the first step."""
+        """The median time of the latest training steps, in seconds. None before the first step."""
         latest = self._durations[self.is_on] or self._durations[not self.is_on]
         return median(latest) if latest else None
 

@@ -1,10 +1,7 @@
-"""Measures the peak of every step without changing the peak that the user's script sees.
+"""Measures the memory peak of each training step without changing the peak that the user's script sees.
 
-PyTorch has only one peak, which the script may also read and reset. After each step that peak is read and reset here.
-The script still sees the peak since its own reset, because the PyTorch functions that read and reset it are replaced
-(`torch._C._cuda_memoryStats` and `_cuda_resetPeakMemoryStats`, and from torch 2.9 on those of `torch.accelerator`;
-torch 2.8 to 2.15). Only the peaks of `oversize_allocations` and `oversize_segments`, which are not split by pool, are
-those since the last step.
+PyTorch keeps only one peak, and the script may read and reset it. So the functions that read and reset it are replaced:
+`torch._C._cuda_memoryStats`, `_cuda_resetPeakMemoryStats`, and those of `torch.accelerator`.
 """
 
 from collections.abc import Callable
@@ -21,27 +18,21 @@ _PAIRS: Final = (
 
 
 class PeakMeter:
-    """A meter for the allocated memory of a device and for the peak of this memory since the meter was last read."""
+    """Measures the allocated memory of a device, and the peak since the last measurement."""
 
     def __init__(self) -> None:
+        # Maps each device to the peak of every statistic since the script last reset the peaks. The statistics are in
+        # the order of `_keys`.
         self._peaks: dict[int, list[int]] = {}
-        """The highest peak of each statistic since the script last reset the peaks, by device, in the order of
-        `_keys`.
-        """
+        # Maps each device to the peaks that the script has reset since the last measurement.
         self._before_reset: dict[int, list[int]] = {}
-        """The highest peak of each statistic that the script has reset since the meter was last read, by device."""
         self._keys: list[tuple[str, str]] = []
-        """The names of PyTorch's memory statistics that have a peak, each together with its pool ("all", "small_pool",
-        ...).
-        """
         self._names: list[str] = []
-        """The names of PyTorch's memory statistics that have a separate peak for each pool."""
         self.read: Callable[[int], Stats] = torch._C._cuda_memoryStats
-        """PyTorch's original function that returns the memory statistics of a device. It does not reset the peaks."""
         self._reset: Callable[[int], None] = torch._C._cuda_resetPeakMemoryStats
 
     def install(self) -> None:
-        """Replace PyTorch's functions permanently, because PyTorch itself does not keep a peak that was reset."""
+        """Replace PyTorch's functions that read and reset the peak."""
         for read_name, reset_name in _PAIRS:
             read, reset = getattr(torch._C, read_name, None), getattr(torch._C, reset_name, None)
             if read is None or reset is None:
@@ -50,9 +41,7 @@ class PeakMeter:
             setattr(torch._C, reset_name, self._resetter(reset))
 
     def measure(self, device: int) -> Stats:
-        """Return the memory statistics of a device, with the peaks since the last call of this function; reset the
-        peaks.
-        """
+        """Return the memory statistics of a device, with the peaks since the last call."""
         stats = self.read(device)
         self._reset(device)
         peaks = self._peaks_in(stats)
@@ -68,7 +57,6 @@ class PeakMeter:
         return stats
 
     def _peaks_in(self, stats: Stats) -> list[int]:
-        """Return the peaks of PyTorch's memory statistics in the order of `_keys`, which is PyTorch's own order."""
         if not self._keys:
             # Statistics without pools count allocations larger than max_split_size.
             pools_of = {name: pools for name, pools in stats.items() if type(pools) is dict}

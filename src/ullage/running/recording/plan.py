@@ -1,4 +1,4 @@
-"""The plan of `ullage run` for recording its processes: one environment variable, which child processes inherit."""
+"""The settings with which `ullage run` records memory. Child processes get them in an environment variable."""
 
 import json
 import os
@@ -17,38 +17,34 @@ VARIABLE: Final = "ULLAGE_RECORDING"
 
 
 class HistoryMode(StrEnum):
-    """The mode of `ullage run --history`: when PyTorch's memory history is recorded."""
+    """The values of the option `ullage run --history`."""
 
     AUTO = "auto"
-    """The mode that records memory history in the first training steps, and later only if memory is short or grows, or
-    if the history costs almost nothing.
-    """
+    """Record memory history in the first training steps. Later, record it only if memory is short or grows."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingPlan:
-    """The plan for recording: the folder for the files of a run, and the settings of the recording."""
+    """The settings of a recording, and the folder for its files."""
 
     folder: Path
     inode: int | None = None
-    """The inode number that the folder had when it was created; None if unknown. A different folder at the same path is
-    not written to.
-    """
+    """The inode number of the folder. It shows whether another folder has replaced the original one."""
     history: HistoryMode = HistoryMode.AUTO
     budget_bytes: int = 64 << 20
-    """The largest host memory in bytes that the memory history of one process may take."""
+    """The maximum host memory for the memory history of one process, in bytes."""
 
     def put_into(self, environment: MutableMapping[str, str]) -> None:
-        """Make every Python process that is started with this environment record its memory."""
+        """Set the environment variable that makes Python processes record their memory."""
         data = asdict(self) | {"folder": str(self.folder.absolute())}
         environment[VARIABLE] = json.dumps(data)
         reach_children(environment)
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> Self | None:
-        """Return the recording plan in an environment; None if the environment does not contain a plan.
+        """Return the settings that an environment variable contains. None if it is not set.
 
         Raises:
             UsageError: the variable is set and cannot be parsed.
@@ -69,14 +65,12 @@ class RecordingPlan:
 
 
 def live_name(environment: Mapping[str, str] = os.environ) -> str:
-    """Return the name of the file to which this process writes its memory samples. It contains the rank, if there is
-    one.
-    """
+    """Return the file name for the memory samples of this process. It contains the rank, if there is one."""
     rank = environment.get("RANK", "")
     return f"rank{rank}-{os.getpid()}.live" if rank.isdecimal() else f"process-{os.getpid()}.live"
 
 
 def report_trouble(what: str, error: BaseException) -> None:
-    """Print on standard error that the recording is incomplete. The user's script continues."""
+    """Print a message that the recording is incomplete. The user's script continues."""
     with suppress(OSError, ValueError, AttributeError):  # the disk is full, or the stream is closed or missing
         sys.stderr.write(f"ullage: {what} ({type(error).__name__}: {error}); the script continues without it\n")

@@ -1,8 +1,6 @@
-"""The recorder of one process of a run, installed when torch is imported: it writes samples, facts and evidence.
+"""Records the memory of one process during `ullage run`. Recording starts when torch is imported.
 
-It takes a sample at the end of every step, or every second in a script without steps. A thread writes the facts once a
-second. If memory runs out, it writes evidence. It creates no CUDA context, allocates nothing on the GPU and holds no
-tensors, and its errors do not reach the user's script.
+It takes a sample after each training step, or once a second. It creates no CUDA context and allocates no GPU memory.
 """
 
 import atexit
@@ -32,20 +30,17 @@ from ullage.training.monitor.monitor import Monitor
 from ullage.training.ownership.storage import owned_bytes
 
 _FACTS_SECONDS: Final = 1.0
+# The maximum number of out-of-memory errors of a process that get a folder. All other errors are only counted.
 _MOST_EVIDENCE: Final = 3
-"""The largest number of out-of-memory errors of a process for which a folder is written. Further errors are only
-counted.
-"""
 _ROLES_EVERY: Final = 50
+# The number of training steps between two decisions about memory history. It is also the number between two samples of
+# the `Monitor`.
 _DECISION_STRIDE: Final = 2
-"""The number of training steps between two decisions about memory history, and between two samples of the `Monitor`."""
 _MOST_FAILURES: Final = 3
 
 
 class Recorder:
-    """The recorder of this process: it writes memory samples, facts about the process, and snapshots at out-of-memory
-    errors.
-    """
+    """Records this process: memory samples, facts about the process, and snapshots at out-of-memory errors."""
 
     def __init__(self, plan: RecordingPlan) -> None:
         self._plan = plan
@@ -54,10 +49,8 @@ class Recorder:
         self._monitor = Monitor(log=lambda text: None)
         self._monitor.read_by(self._gauge.latest)
         self._step_watch = StepWatch(self._on_step)
+        # The end of a training step waits only a limited time for this lock, because a lost memory sample is harmless.
         self._lock = threading.Lock()
-        """The lock that protects the gauge and the writer. The end of a training step waits only a limited time for
-        this lock, because a lost memory sample is harmless.
-        """
         self._writer: LiveWriter | None = None
         self._pid = os.getpid()
         self._is_over = False
@@ -65,13 +58,10 @@ class Recorder:
         self._sampled = monotonic()
         self._ooms = 0
         self._unwritten: tuple[int, int, int] | None = None
-        """The device, the requested bytes and the free bytes of an out-of-memory error that does not have a folder
-        yet.
-        """
         self._facts = _facts_of_process()
 
     def install(self) -> None:
-        """Start to record this process. The parts that need CUDA start when the user's script initialises CUDA."""
+        """Start to record this process. GPU memory is recorded as soon as CUDA is initialised."""
         self._step_watch.install()
         torch.cuda._lazy_call(self._on_cuda)
 
@@ -128,7 +118,6 @@ class Recorder:
             self._write_evidence()
 
     def _write_evidence(self) -> None:
-        """Write the folder of the latest out-of-memory error: the snapshot, the stack and the environment."""
         if self._unwritten is None:
             return
         (device, asked_bytes, free_bytes), self._unwritten = self._unwritten, None
@@ -166,11 +155,11 @@ class Recorder:
             self.stop()
 
     def _stop_in_fork(self) -> None:
-        """Stop recording in a forked process, because the file of memory samples belongs to the parent process."""
+        # the file of memory samples belongs to the parent process
         self._is_over = True
 
     def stop(self) -> None:
-        """Stop recording and remove all hooks. The out-of-memory observer stays, because PyTorch cannot detach it."""
+        """Stop recording and remove all hooks, except the out-of-memory observer, which PyTorch cannot remove."""
         self._is_over = True
         self._step_watch.stop()
         with suppress(Exception):
@@ -179,7 +168,6 @@ class Recorder:
 
     @contextmanager
     def _trouble(self, what: str, *, is_end: bool = True) -> Iterator[None]:
-        """Report an error of the recorder in one line, instead of raising it in the user's script."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Detect the end of a training step: a call of the `step` method of the script's first optimizer, from any code."""
+"""Detects the end of a training step, which is a call of `step` on the script's first optimizer."""
 
 import weakref
 from collections.abc import Callable
@@ -10,10 +10,9 @@ from torch.optim import optimizer as optimizers
 
 
 class StepWatch:
-    """A watcher that calls a function at the end of every step, using PyTorch's global optimizer hook.
+    """Calls a function at the end of each training step, with PyTorch's global optimizer hook.
 
-    If several optimizers take turns, as in a GAN, a step ends with the first optimizer that was seen. Once that
-    optimizer is deleted, the next optimizer that steps takes its place.
+    If there are several optimizers, as in a GAN, a step ends with the `step` call of the first optimizer.
     """
 
     def __init__(self, on_step: Callable[[torch.optim.Optimizer], None]) -> None:
@@ -26,10 +25,7 @@ class StepWatch:
         optimizers.register_optimizer_step_post_hook(self._after)
 
     def stop(self) -> None:
-        """Stop calling the function at the end of steps.
-
-        The hook itself stays in place, because PyTorch may be iterating over its hooks right now.
-        """
+        """Stop calling the function. The hook itself is not removed."""
         self._is_over = True
 
     @_disable_dynamo  # so that torch.compile does not compile this hook into the step

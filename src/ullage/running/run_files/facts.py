@@ -1,27 +1,23 @@
-"""The facts that a process writes about itself in addition to memory samples: its identity, GPUs, peaks and
-findings.
-"""
+"""Facts that each process of a run writes about itself, such as its rank, its GPUs and its peaks."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self, get_args, get_type_hints
 
 MOST_BYTES: Final = 1 << 50
-"""A number of bytes that no GPU has. A file with a larger size is damaged, or was not written by ullage."""
+"""A size that is larger than the memory of any GPU. Larger values in a file are invalid."""
 _MOST: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCard:
-    """A GPU as PyTorch sees it in one process. `index` is PyTorch's device index."""
+    """A GPU in one process. `index` is its device index in PyTorch."""
 
     index: int
     name: str
     uuid: str
     total_bytes: int
     limit_bytes: int
-    """The bytes of the GPU that the process may reserve: by default the total, or less after
-    `torch.cuda.set_per_process_memory_fraction`.
-    """
+    """The memory that the process may reserve on the GPU, in bytes (`torch.cuda.set_per_process_memory_fraction`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +27,14 @@ class RunPeak:
     bytes: int
     device: int
     step: int
-    """The training step in which the memory peak was reached, counted from 1."""
+    """The training step in which the peak was reached. The first step is 1."""
     line: str | None = None
-    """The line of the user's code that reached the memory peak, such as "train.py:33"; None without a memory
-    history.
-    """
+    """The source line that reached the peak, such as "train.py:33". None without a memory history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arming:
-    """The state of PyTorch's memory history: whether it is recorded, for which reason, and at which cost."""
+    """The state of PyTorch's memory history: whether it is recorded, the reason, and the cost."""
 
     is_on: bool
     why: str
@@ -48,12 +42,12 @@ class Arming:
     entries: int
     budget_bytes: int
     cost: float | None = None
-    """The ratio of a training step's time with memory history to its time without; None if it was not measured."""
+    """The ratio of the time of a training step with memory history to the time without it. None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts about a process of a run: all recorded data about the process that changes rarely."""
+    """The facts about a process of a run that rarely change."""
 
     pid: int
     command: tuple[str, ...]
@@ -71,28 +65,26 @@ class RunFacts:
     """The state of the process: "runs", "ended", "failed" (an exception ended it) or "out of memory"."""
     steps: int = 0
     step_seconds: float | None = None
-    """The median duration of the latest training steps, in seconds."""
+    """The median time of the latest training steps, in seconds."""
     cards: tuple[RunCard, ...] = ()
     peaks: tuple[RunPeak, ...] = ()
     """The peaks, one for each device."""
     roles: dict[str, int] = field(default_factory=dict)
-    """The bytes of parameters, gradients and optimizer state, by role, summed over all devices."""
+    """Maps each role (parameters, gradients, optimizer state) to its bytes, summed over all devices."""
     arming: Arming | None = None
     growth: tuple[str, ...] = ()
-    """The findings of `Monitor`, as sentences."""
+    """The messages of `Monitor` about memory growth."""
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The names of the folders that were written at out-of-memory errors, one for each recorded error."""
+    """The names of the folders that the process wrote at out-of-memory errors."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as plain data."""
+        """Return the facts as a dictionary that `json.dumps` accepts."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the facts about a process from the content of its file. Missing and malformed facts get their
-        defaults.
-        """
+        """Create the object from JSON data. Missing or invalid facts get their default values."""
         known = {name: data[name] for name, kinds in _PLAIN.items() if _is_plain(data.get(name), kinds)}
         known |= {
             "pid": _int(data.get("pid")),
@@ -110,19 +102,16 @@ class RunFacts:
         return cls(**known)
 
 
+# Maps the names of facts that are plain values to their allowed types.
 _PLAIN: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "steps", "ooms"), (int,)),
     **dict.fromkeys(("torch", "state"), (str,)),
     "is_emulated": (bool,),
     "step_seconds": (float, int),
 }
-"""The names of the facts about a process that are plain values, with their allowed types."""
 
 
 def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether a value has one of the given types. A number also has to be in the range of counters, and not
-    NaN.
-    """
     return type(value) in kinds and (not isinstance(value, int | float) or 0 <= value <= _MOST)
 
 
@@ -139,7 +128,6 @@ def _float(value: Any) -> float:
 
 
 def _fits(kind: type, value: Any) -> bool:
-    """Return whether a dictionary has the fields of a class, and each value has the annotated type of its field."""
     if not isinstance(value, dict) or set(value) != {one.name for one in fields(kind)}:
         return False
     if not all(type(value[name]) in _union(hint) for name, hint in get_type_hints(kind).items()):

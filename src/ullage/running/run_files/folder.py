@@ -1,4 +1,4 @@
-"""The folder of a run of `ullage run`: the files of its processes, and a folder for each out-of-memory error."""
+"""Reads the folder of a run. It contains a file for each process and a folder for each out-of-memory error."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SNAPSHOT: Final = "snapshot.pickle"
 ENVIRONMENT: Final = "environment.json"
 REPORT: Final = "report.txt"
 PAGE: Final = "report.html"
-"""The file name of the HTML report in the folder of an out-of-memory error."""
+"""The name of the HTML report in the folder of an out-of-memory error."""
 _MOST_JSON_BYTES: Final = 16 << 20
 
 
@@ -30,85 +30,77 @@ class RunProcess:
 
     @property
     def name(self) -> str:
-        """The name of the process in reports: "rank 3", or "process 4711" for a process without a rank."""
+        """The name of the process in reports: "rank 3", or "process 4711" if it has no rank."""
         return f"process {self.facts.pid}" if self.facts.rank is None else f"rank {self.facts.rank}"
 
     @property
     def told_steps(self) -> int:
-        """The number of completed training steps when the process last wrote its facts, which include memory growth.
-        The number in `facts.steps` may be larger.
-        """
+        """The number of completed training steps when the process last wrote its facts."""
         return RunFacts.from_json(self.live.facts).steps
 
     @property
     def peak_bytes(self) -> int:
-        """The highest peak of allocated memory of this process on any of its devices, in bytes."""
+        """The highest peak of allocated memory on any device of this process, in bytes."""
         return max((peak.bytes for peak in self.facts.peaks), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
-    """The folder that a process wrote when an out-of-memory error occurred in it."""
+    """The folder that a process wrote when it ran out of memory."""
 
     folder: Path
     surroundings: dict[str, Any]
 
     @property
     def snapshot(self) -> Path | None:
-        """The path of the allocator's snapshot; None if the snapshot was not written completely."""
+        """The path of the memory snapshot. None if the snapshot is incomplete."""
         path = self.folder / SNAPSHOT
         return path if path.is_file() else None
 
     @property
     def time(self) -> float:
-        """The time of the out-of-memory error, in seconds since 1970; 0 if it is unknown."""
+        """The time of the out-of-memory error, in seconds since 1970. It is 0 if the time is unknown."""
         return self._told("time", float, int) or 0.0
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if it is unknown."""
+        """The process ID. None if it is unknown."""
         facts = self._told("facts", dict) or {}
         pid = facts.get("pid")
         return pid if isinstance(pid, int) else None
 
     @property
     def device(self) -> int | None:
-        """The index of the device that ran out of memory; None if the index is unknown."""
+        """The index of the device that ran out of memory. None if it is unknown."""
         return self._told("device", int)
 
     @property
     def torch(self) -> str | None:
-        """The version of torch that the process used; None if the version is unknown."""
+        """The version of torch in the process. None if it is unknown."""
         return self._told("torch", str)
 
     @property
     def step(self) -> int | None:
-        """The training step in which memory ran out, counted from 1; None if the step is unknown."""
+        """The training step in which memory ran out. The first step is 1. None if it is unknown."""
         return self._told("step", int)
 
     @property
     def line(self) -> str | None:
-        """The line of the user's code that requested memory or called `backward`, such as "train.py:33"; None if it is
-        unknown.
-        """
+        """The line of the user's code that requested the memory, such as "train.py:33". None if it is unknown."""
         return self._told("line", str)
 
     @property
     def is_in_backward(self) -> bool:
-        """Whether memory ran out in a call of `backward`. The attribute `line` is the line of this call."""
+        """Whether memory ran out in `backward`. The attribute `line` is then the line that called `backward`."""
         return self._told("is_in_backward", bool) or False
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables of the process that affect memory, as far as they were recorded."""
+        """The recorded environment variables that affect memory."""
         told = self._told("variables", dict) or {}
         return {name: value for name, value in told.items() if isinstance(value, str)}
 
     def _told(self, name: str, *kinds: type[T]) -> T | None:
-        """Return a value that the process wrote at the out-of-memory error.
-
-        The result is None if the value is missing, or if it has another type because the file was changed.
-        """
         value = self.surroundings.get(name)
         return cast(T, value) if type(value) in kinds else None
 
@@ -119,15 +111,13 @@ class RunFolder:
 
     folder: Path
     processes: tuple[RunProcess, ...]
-    """The processes of the run that have used a GPU, sorted by rank."""
+    """The processes that have used a GPU, sorted by rank."""
     evidence: tuple[OomEvidence, ...]
     """The folders of out-of-memory errors, oldest first."""
 
 
 def read_run(folder: Path) -> RunFolder:
-    """Return the content of a run's folder, or of the folder of an out-of-memory error in it.
-
-    Incomplete files are skipped.
+    """Read the folder of a run, or of one of its out-of-memory errors. Skip incomplete files.
 
     Raises:
         UsageError: the folder is not that of a run.
@@ -158,7 +148,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder looks like the folder of a run. File names and file sizes decide; no file is opened."""
+    """Return whether a folder looks like the folder of a run, judged by file names and sizes."""
     with os.scandir(folder) as entries:
         return any(
             (entry.is_file() and entry.stat().st_size == LIVE_BYTES)
@@ -169,10 +159,9 @@ def is_run(folder: Path) -> bool:
 
 
 def facts_of(live: Live) -> RunFacts:
-    """Return the facts about a process, updated from its memory samples if the samples are newer.
+    """Return the facts about a process, updated with its latest memory sample.
 
-    A process that is killed, crashes or calls os._exit does not write facts at its end; its samples include its last
-    step.
+    A process that is killed does not write its final facts, but its samples include the last step.
     """
     facts = RunFacts.from_json(live.facts)
     peaks = {peak.device: peak for peak in facts.peaks}
@@ -187,7 +176,7 @@ def facts_of(live: Live) -> RunFacts:
 
 
 def shown(path: Path) -> Path:
-    """Return a path as text for reports: relative to the current folder if the path is inside the current folder."""
+    """Return a path for display. It is relative if it is inside the current folder."""
     try:
         return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     except FileNotFoundError:  # the current folder was deleted
@@ -207,16 +196,15 @@ def _json_of(path: Path) -> dict[str, Any]:
 
 
 def headroom_bytes(card: RunCard, last: Sample, most_reserved_bytes: int, used_bytes: int | None = None) -> int:
-    """Return the bytes of a GPU that were free at the highest reserved memory, counting CUDA contexts and other
-    processes.
+    """Return how many bytes of a GPU were free when the process had reserved the most memory.
 
     The result is negative if other processes allocated memory later.
 
     Args:
         card: the GPU of the sample.
-        last: the latest sample.
+        last: the latest memory sample.
         most_reserved_bytes: the largest number of bytes that the process had reserved.
-        used_bytes: the used memory of the GPU that the driver reports now; by default the value in the sample.
+        used_bytes: the used memory of the GPU according to the driver; by default the value in the sample.
     """
     used = last.used_bytes if used_bytes is None else used_bytes
     others = max(0, used - last.reserved_bytes)  # 0 if the driver was never queried

@@ -1,8 +1,7 @@
-"""The live file of a running process: the process writes its memory samples, and other programs can read them any time.
+"""A file into which a running process writes its memory samples. Other programs can read it at any time.
 
-The file is mapped into memory, so that a sample costs no system call, and its content stays if the process is killed.
-Its size never changes. It contains facts that change rarely, as JSON; the latest samples, in a ring buffer; and an
-overview of the whole run, in bins that become wider as the run continues.
+The file is mapped into memory, so writing is fast and the data survives if the process is killed. The file contains the
+latest samples and an overview of the whole run.
 """
 
 import json
@@ -20,9 +19,9 @@ from ullage.running.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
 RECENT: Final = 4096
-"""The number of memory samples in the ring buffer of a process's live file."""
+"""The number of latest memory samples in a file."""
 BINS: Final = 2048
-"""The number of bins in the overview."""
+"""The number of samples in the overview of the whole run."""
 _MAGIC: Final = b"ULLAGE\x01\n"
 _HEADER: Final = struct.Struct(
     "<8sQQQQQ"
@@ -35,15 +34,15 @@ _FACTS_BYTES: Final = 1 << 16
 _RECENT_AT: Final = _FACTS_AT + _FACTS_BYTES
 _BINS_AT: Final = _RECENT_AT + RECENT * _SAMPLE.size
 LIVE_BYTES: Final = _BINS_AT + BINS * _SAMPLE.size
-"""The size in bytes of every live file (the file of a process's memory samples). The size never changes."""
+"""The size in bytes of each file with the memory samples of a process."""
+# Upper limits of plausible values: the number of training steps, the number of GPUs, and the seconds since 1970.
 _MOST_STEPS, _MOST_DEVICES, _LATEST_TIME = 1 << 48, 1 << 10, 1e11
-"""Upper limits of plausible values: the number of training steps, the number of GPUs, and the seconds since 1970."""
+# The maximum number of attempts to read a live file. The process may be writing the file during a read.
 _READS: Final = 8
-"""The number of attempts to read a process's file of memory samples while the process may be writing it."""
 
 
 class LiveFileError(UsageError):
-    """An error that is raised for a file that is not a process's file of memory samples."""
+    """The file does not contain memory samples of a process."""
 
 
 class Sample(NamedTuple):
@@ -56,45 +55,35 @@ class Sample(NamedTuple):
     allocated_bytes: int
     reserved_bytes: int
     peak_bytes: int
-    """The peak of allocated bytes since the previous memory sample."""
     used_bytes: int
-    """The bytes reserved by the process, plus the other used bytes on the GPU when the driver was last queried; -1 if
-    the driver was not queried.
-    """
+    """The used memory of the GPU over all processes, in bytes. It is -1 if the driver was not queried."""
     split_bytes: int
-    """The bytes in free parts of segments that are partly in use (`inactive_split_bytes`)."""
+    """PyTorch's statistic `inactive_split_bytes`: the free bytes in segments that are partly in use."""
     retries: int
-    """The number of times that the allocator emptied its cache and retried an allocation (`num_alloc_retries`)."""
+    """PyTorch's statistic `num_alloc_retries`: how often the allocator emptied its cache and retried."""
     ooms: int
-    """The number of out-of-memory errors (`num_ooms`)."""
+    """PyTorch's statistic `num_ooms`: the number of out-of-memory errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The content of a live file."""
+    """The contents of a file with the memory samples of a process."""
 
     path: Path
     facts: dict[str, Any]
     recent: tuple[Sample, ...]
     """The latest samples, oldest first."""
     overview: tuple[Sample, ...]
-    """The overview of the whole run as time spans, sorted by their start, each for one device. Each span has the memory
-    sample with its highest peak, combined with its highest `reserved_bytes`.
-    """
+    """An overview of the whole run. Each element is the sample with the highest peak in a time span on one device."""
     samples: int
-    """The number of memory samples that the process has written."""
     first: int
-    """The number of the first memory sample in `recent`, counted from 0 since the run began."""
+    """The index of the first element of `recent`, counted from the beginning of the run."""
     damaged: int
-    """The number of memory samples that were removed from `recent` and `overview` because no process can have written
-    them.
-    """
+    """The number of invalid samples that were removed."""
 
 
 class LiveWriter:
-    """A writer for the live file of this process, which holds its memory samples. Only one thread may use it at a
-    time.
-    """
+    """Writes the memory samples of this process into a file. It must be used in one thread at a time."""
 
     def __init__(self, path: Path | None, *, inode: int | None = None) -> None:
         """Create the file.
@@ -118,8 +107,9 @@ class LiveWriter:
         self._count = 0
         self._bins = 0
         self._width = 1
+        # Maps each device to the index of its latest bin in the overview, and to the number of memory samples in this
+        # bin.
         self._latest: dict[int, tuple[int, int]] = {}
-        """The index of the latest bin of each device in the overview, and the number of memory samples in this bin."""
         self._head()
 
     def add(self, sample: Sample) -> None:
@@ -141,9 +131,7 @@ class LiveWriter:
         self._head()
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Replace the facts about the process in the live file. If the facts are too long, the longest facts are
-        removed.
-        """
+        """Replace the facts about the process. If they are too long, leave out the longest ones."""
         text = json.dumps(facts, default=str).encode()
         while len(text) > _FACTS_BYTES:
             longest = max(facts, key=lambda name: len(json.dumps(facts[name], default=str)))
@@ -174,16 +162,12 @@ class LiveWriter:
         self._map[place : place + _SAMPLE.size] = _SAMPLE.pack(*sample)
 
     def _is_full(self, device: int) -> bool:
-        """Return whether the next memory sample of a device needs a new bin in the overview."""
         return device not in self._latest or self._latest[device][1] >= self._width
 
     def _halve(self) -> None:
-        """Merge every two neighbouring bins of a device in the overview into one bin. A last bin without a pair stays
-        unchanged.
-        """
         bins: list[Sample] = []
+        # Maps each device to the index of its bin that waits for the next bin, to be merged with it.
         begun: dict[int, int] = {}
-        """The index of each device's bin that still has to be merged with the next bin."""
         latest: dict[int, int] = {}
         for one in self.overview():
             place = begun.pop(one.device, None)
@@ -202,16 +186,16 @@ class LiveWriter:
 
 
 def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool = True) -> Live:
-    """Return the content of a live file, during or after the run of its process.
+    """Read a file with the memory samples of a process, even while the process writes it.
 
     Args:
         path: the path of the file.
-        since: the number of the first sample to read, counted from 0 over the whole run.
-        most: the largest number of samples to read; the latest samples are read.
-        overview: whether to read the overview. Reading few samples without it takes a tenth of the time.
+        since: the index of the first sample to read, counted from the beginning of the run.
+        most: the maximum number of samples to read; the latest samples are read.
+        overview: whether to read the overview, which takes most of the time if few samples are read.
 
     Raises:
-        LiveFileError: the file is not a live file of a run.
+        LiveFileError: the file does not contain memory samples of a process.
         OSError: the file cannot be read.
     """
     with open_regular(path) as file:
@@ -250,12 +234,11 @@ def read_live(path: Path, *, since: int = 0, most: int = RECENT, overview: bool 
 
 
 def is_live(descriptor: int) -> bool:
-    """Return whether an open file is a live file of `ullage run`: the file of a process's memory samples."""
+    """Return whether an open file contains memory samples of a process of `ullage run`."""
     return os.fstat(descriptor).st_size == LIVE_BYTES and os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
 
 
 def _ring(descriptor: int, first: int, end: int) -> list[Sample]:
-    """Return the memory samples with the numbers from `first` to `end`, at most as many as the ring buffer has."""
     samples: list[Sample] = []
     while first < end:
         place = first % RECENT
@@ -271,10 +254,6 @@ def _samples(content: bytes) -> list[Sample]:
 
 
 def _is_possible(sample: Sample) -> bool:
-    """Return whether a memory sample is plausible.
-
-    If it is not, the live file is damaged or was not written by ullage.
-    """
     sizes = (
         sample.allocated_bytes,
         sample.reserved_bytes,
@@ -305,9 +284,6 @@ def _merged(first: Sample, second: Sample) -> Sample:
 
 
 def _mapped(path: Path, inode: int | None) -> tuple[mmap.mmap, Path]:
-    """Create a live file with its full size. Return its memory map, and its path with a suffix if the name was
-    taken.
-    """
     with OwnFolder.open(path.parent, inode=inode) as folder:
         descriptor, path = folder.new_file(path.name)
         try:

@@ -1,1 +1,1 @@
-"""The supervision of a user's command by `ullage run`: start the command, wait for it, and report on it."""
+"""Starts the user's command for `ullage run`, waits for its end, and reports on it."""

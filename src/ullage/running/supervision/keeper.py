@@ -1,12 +1,8 @@
-"""A helper process that kills the command of `ullage run` if `ullage run` itself is killed.
+"""A helper process that kills the user's command if `ullage run` itself is killed.
 
-It is run as a separate Python file with the argument DESCRIPTOR, the reading end of a pipe whose writing end only
-`ullage run` has. The first line in the pipe is the process id and the process group of the command. Each later empty
-line means that `ullage run` has handled a signal for the group. When the pipe closes, `ullage run` has ended, whatever
-ended it. If `ullage run` ends normally, it kills this process first.
-
-This process is in the process group of `ullage run`. A signal that is pending here was sent to that whole group: see
-`_Keeper.has_heard`.
+It reads a pipe whose writing end only `ullage run` has. The first line contains the process ID and the process group of
+the command. Each empty line means that `ullage run` has handled a signal for the group. The pipe closes when
+`ullage run` ends.
 """
 
 import os
@@ -16,10 +12,7 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Wait until `ullage run` has ended, and kill the user's command.
-
-    If the command has a separate process group, kill that group.
-    """
+    """Wait until `ullage run` has ended. Then kill the user's command, or its process group if it has one."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     descriptor = int(sys.argv[1])
     os.chdir("/")

@@ -1,4 +1,4 @@
-"""The summary of a few lines that `ullage run` prints when the user's command has ended."""
+"""The summary that `ullage run` prints after the user's command has ended."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
@@ -12,10 +12,7 @@ from ullage.training.monitor.finding import ENOUGH_STEPS
 
 
 def summary_of(run: RunFolder) -> list[str]:
-    """Return the summary of a run as lines.
-
-    The lines describe the only process, or the differences between ranks and the rank with the most memory.
-    """
+    """Return the lines of the summary. With several ranks, they describe the rank that used the most memory."""
     if not run.processes:
         return ["no process of the run has used a CUDA device"]
     fullest = max(run.processes, key=lambda process: process.peak_bytes)
@@ -23,10 +20,7 @@ def summary_of(run: RunFolder) -> list[str]:
 
 
 def differences_of(run: RunFolder) -> list[str]:
-    """Return sentences on the memory differences between the ranks of a run, and on the reasons for them.
-
-    Return no sentences for fewer than two ranks.
-    """
+    """Return sentences about the memory differences between ranks. Empty if there is only one rank."""
     ranks = [process for process in run.processes if process.facts.rank is not None]
     if len(ranks) < 2:
         return []
@@ -124,15 +118,13 @@ def _cost(process: RunProcess, device: int) -> str:
 
 
 def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> float | None:
-    """Return the ratio of a step's time with history to its time without; None if it cannot be measured.
+    """Return the ratio of a step's time with memory history to its time without. None if it is unknown.
 
-    The steps before and after the latest switch are compared. At least ten steps are needed on each side, and the
-    medians have to differ by more than the steps of each side vary, because steps may also become longer for other
-    reasons.
+    The steps before and after the latest switch are compared. At least ten steps are needed on each side.
 
     Args:
-        samples: the latest samples of a process, oldest first.
-        arming: the state of history since the latest switch.
+        samples: the latest memory samples of a process, oldest first.
+        arming: the state of memory history since the latest switch.
         device: the device whose samples are used.
     """
     ends: dict[int, float] = {}
@@ -153,9 +145,6 @@ def measured_cost(samples: Sequence[Sample], arming: Arming, device: int) -> flo
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Return the shortest and the longest training step in seconds, without the shortest tenth and the longest tenth of
-    steps.
-    """
     tenths = quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] - tenths[0]
 

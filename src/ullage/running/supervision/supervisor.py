@@ -1,11 +1,8 @@
-"""Runs a command, forwards all signals to it, and ends as the command ended, as if `ullage run` were not in between.
+"""Runs the user's command, forwards signals to it, and ends with the same exit code or signal.
 
-In the comments here, "we" are the process of `ullage run`. The command is in a process group next to ours. As in a
-shell, that group has the terminal while it runs, so Ctrl-C and Ctrl-Z reach the command and not us. A signal that we
-receive is forwarded once: to the command, or to its group if the signal was sent to our whole group, which the `keeper`
-detects. The command leads its process group if we lead ours. In a pipeline the command stays in our group, because
-other programs of the pipeline may read the terminal too (`| less`); it then also gets Ctrl-C. If we are killed, the
-keeper kills the command.
+In the comments, "we" are the process of `ullage run`. The command usually has a separate process group and uses the
+terminal, so Ctrl-C and Ctrl-Z reach the command directly. In a pipeline, the command stays in our process group,
+because other programs may read the terminal too. If `ullage run` is killed, a helper process kills the command.
 """
 
 import os
@@ -38,27 +35,23 @@ _STOPS: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 _STANDARD_ERROR: Final = 2
 _REST_SECONDS: Final = 0.1  # waits for a signal to the group that follows the signal that ended the command
 _TICK_SECONDS: Final = 1.0
+# The `si_code` of a signal that comes from the kernel (asm-generic/siginfo.h), such as a signal of the terminal.
 _SI_KERNEL: Final = 0x80
-"""The `si_code` of a signal that the kernel sent (asm-generic/siginfo.h), such as a signal of the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The way in which the user's command ended: with an exit code, or by a signal."""
+    """How the user's command ended: with an exit code, or by a signal."""
 
     exit_code: int
-    """The exit code that a shell would report for the command: 128 plus the signal's number if a signal ended the
-    command.
-    """
+    """The exit code that a shell would report: 128 plus the signal number if a signal ended the command."""
     signal: int | None = None
     is_of_terminal: bool = False
-    """Whether the terminal sent the signal, as for Ctrl-C, so that the parent process of `ullage run` received it
-    too.
-    """
+    """Whether the terminal sent the signal, as for Ctrl-C. The parent process has then received it too."""
 
 
 def environment_as_given() -> dict[str, str]:
-    """Return the environment that the user's command would have if it were started without `ullage run`."""
+    """Return the environment that the user's command would have without `ullage run`."""
     environment = dict(os.environ)
     with suppress(OSError):  # /proc may not exist
         given = {entry.partition(b"=")[0] for entry in Path("/proc/self/environ").read_bytes().split(b"\0")}
@@ -68,7 +61,7 @@ def environment_as_given() -> dict[str, str]:
 
 
 def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: Callable[[], None]) -> Ending:
-    """Run a command until it ends, and return how it ended.
+    """Run a command until it ends, and return its exit code or signal.
 
     Args:
         command: the command and its arguments.
@@ -87,7 +80,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
 
         def begin(beside: int) -> None:
-            """Prepare the new child process before it executes the user's command."""
+            """Prepare the child process before it executes the user's command."""
             if leads_session and not terminal.is_there:
                 os.setsid()  # our parent, such as a container, also started us as the leader of a session
             elif not terminal.is_shared:
@@ -120,10 +113,7 @@ def supervise(command: Sequence[str], environment: Mapping[str, str], on_tick: C
 
 
 def end_alike(ending: Ending) -> NoReturn:
-    """End this process in the way in which the user's command ended: with the same exit code, or by the same signal.
-
-    If a signal ended the command, no second core file is written.
-    """
+    """End this process with the same exit code or the same signal as the user's command."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the stream is full or closed
             stream.flush()
@@ -149,9 +139,6 @@ def _wait(
     on_tick: Callable[[], None],
     handed_on: set[int],
 ) -> int:
-    """Wait until the user's command ends, and forward the signals that `ullage run` receives; add them to
-    `handed_on`.
-    """
     while True:
         pid, status = os.waitpid(process.pid, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
@@ -190,11 +177,7 @@ def _wait(
 
 
 def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, seconds: float) -> None:
-    """Forward signals that arrive while the user's command ends. Processes that the command left behind get the signals
-    that were sent to a whole process group.
-
-    A program that ends a command, such as `timeout`, may send a signal first to the command and then to its group.
-    """
+    # A program that ends a command, such as `timeout`, may send a signal first to the command and then to its group.
     while sent := signal.sigtimedwait(_HANDED_ON | (_STOPS if terminal.is_shared else set()), seconds):
         if not terminal.is_shared and kept.has_heard(sent.si_signo):
             with suppress(ProcessLookupError, PermissionError):
@@ -202,11 +185,6 @@ def _hand_on_the_rest(group: int, terminal: "_Terminal", kept: "_Keeper", *, sec
 
 
 class _Terminal:
-    """The controlling terminal of `ullage run`, even if standard input is a file.
-
-    It reports whether `ullage run` is in the foreground of the terminal.
-    """
-
     def __enter__(self) -> "_Terminal":
         return self
 
@@ -220,24 +198,17 @@ class _Terminal:
             self._file = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         self.is_ours = self._is_in_front()
         self.is_shared = self.is_ours and any(map(_is_pipe, (0, 1)))
-        """Whether the user's command stays in the process group of `ullage run`, as in a pipeline."""
 
     @property
     def is_there(self) -> bool:
-        """Whether the session of `ullage run` has a terminal."""
         return self._file >= 0
 
     @property
     def is_given(self) -> bool:
-        """Whether the process group of the user's command has the terminal, instead of the group of `ullage run`."""
         return self.is_ours and not self.is_shared
 
     def stop_with(self, group: int) -> None:
-        """Stop `ullage run` when its command has stopped (by Ctrl-Z, or by reading the terminal from the background).
-
-        The whole process group of `ullage run` stops, as the terminal would do it, so that the other programs of a
-        pipeline stop too. It runs again when it gets SIGCONT.
-        """
+        # The whole process group stops, as the terminal would do it, so that the other programs of a pipeline stop too.
         if self._file < 0 or os.getpgrp() == os.getsid(0):
             return  # no shell would continue us
         if self.is_shared:
@@ -262,7 +233,6 @@ class _Terminal:
         return False
 
     def hand_over(self, group: int) -> None:
-        """Put a process group into the foreground of the terminal, if the user's command is to have the terminal."""
         if not self.is_given:
             return
         # A process in the background that changes the foreground group is stopped by SIGTTOU unless it ignores that
@@ -282,10 +252,6 @@ def _is_pipe(file: int) -> bool:
 
 
 def _inherited_files() -> tuple[int, ...]:
-    """Return the file descriptors that this process has inherited, except the standard streams.
-
-    The user's command inherits them too.
-    """
     found = []
     with suppress(FileNotFoundError):  # /proc may not exist
         for name in os.listdir("/proc/self/fd"):
@@ -297,16 +263,11 @@ def _inherited_files() -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _SignalsBefore:
-    """The signal settings that the parent of `ullage run` chose, as far as an executed program keeps them."""
-
     mask: frozenset[int]
     hears_children: bool
     alarm: tuple[float, float]
 
     def restore(self) -> None:
-        """Restore the signal settings of the parent process. The child process calls this before it executes the
-        command.
-        """
         if not self.hears_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         if self.alarm[0]:
@@ -316,11 +277,7 @@ class _SignalsBefore:
 
 @contextmanager
 def _signals_held() -> Iterator[_SignalsBefore]:
-    """Block signals until `ullage run` waits for signals, so that none arrives at a bad time. An alarm comes once a
-    second.
-
-    Signals stay blocked after the command has ended: see `interruptible`.
-    """
+    # After the command has ended, signals stay blocked until `interruptible` unblocks them.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDED_ON | {signal.SIGCHLD, signal.SIGALRM})
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
     alarm = signal.setitimer(
@@ -335,7 +292,7 @@ def _signals_held() -> Iterator[_SignalsBefore]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Unblock the signals that end `ullage run`, for long work after the user's command has ended."""
+    """Allow signals to interrupt this process again after the user's command has ended."""
     before = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
@@ -345,11 +302,8 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def _group_beside_ours() -> Iterator[int]:
-    """Yield the process group for the command: 0 for a new group, or the id of a process that ends right afterwards.
-
-    If we do not lead a group, as in a shell script or a Makefile, the command must not lead one either, because a group
-    leader cannot create a session.
-    """
+    # If we do not lead a group, as in a shell script or a Makefile, the command must not lead one either, because a
+    # group leader cannot create a session.
     if os.getpgrp() == os.getpid():
         yield 0
         return
@@ -368,11 +322,6 @@ def _group_beside_ours() -> Iterator[int]:
 
 
 class _Keeper:
-    """The helper process that kills the user's command if `ullage run` is killed.
-
-    It also detects which signals were sent to the whole process group of `ullage run`.
-    """
-
     def __init__(self) -> None:
         self._ours = os.getpgrp()
         reading, self._writing = os.pipe()
@@ -396,24 +345,15 @@ class _Keeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the helper process. Processes that the user's command has left behind may continue."""
         self._process.kill()
         self._process.wait()
         os.close(self._writing)
 
     def tell(self) -> None:
-        """Tell the helper process to kill this process when `ullage run` is killed. The child process calls this.
-
-        If this process has a separate process group, the helper process kills the group.
-        """
         group = os.getpgrp()
         os.write(self._writing, f"{os.getpid()} {group if group != self._ours else 0}\n".encode())
 
     def has_heard(self, number: int) -> bool:
-        """Return whether a received signal was sent to the whole process group.
-
-        Such a signal is also pending in the helper process.
-        """
         with suppress(OSError, ValueError):
             status = Path(f"/proc/{self._process.pid}/status").read_text()
             [waiting] = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd:"))

@@ -1,6 +1,4 @@
-"""The explanation of a run that ran out of memory. It is written as a report into the folder of the out-of-memory
-error.
-"""
+"""Explains why a run ran out of memory, and writes a report into the error's folder."""
 
 import io
 from collections.abc import Callable
@@ -27,10 +25,7 @@ _COLUMNS: Final = 100
 
 
 def find_run(folder: Path) -> tuple[RunFolder, int]:
-    """Return the run in a folder, or the newest of several runs in it, and their number (0 if the folder itself is a
-    run).
-
-    Only the run that is returned is read.
+    """Return the newest run in a folder, and the number of runs. The number is 0 if the folder itself is a run.
 
     Raises:
         UsageError: the folder is not that of a run and contains no run.
@@ -53,9 +48,8 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the out-of-memory error that ended the run: the last error of the first process that ran out of memory.
-
-    If no process ended with an out-of-memory error, return the first out-of-memory error of the run.
+    """Return the out-of-memory error that ended the run. If no process ended with such an error, return the first
+    one.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}
@@ -65,8 +59,7 @@ def fatal_evidence(run: RunFolder) -> OomEvidence | None:
 def explain_evidence(
     evidence: OomEvidence, *, progress: Callable[[str], None] = lambda text: None
 ) -> Explanation | None:
-    """Return the explanation of the snapshot that was written at an out-of-memory error; None for an incomplete
-    snapshot.
+    """Explain an out-of-memory error from its memory snapshot. Return None if the snapshot is incomplete.
 
     Raises:
         UllageError: the snapshot cannot be read.
@@ -87,9 +80,7 @@ def explain_evidence(
 
 
 def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *, beside: int = 0) -> Explanation:
-    """Return an explanation with the facts about its run added. `beside` is the number of runs that `find_run`
-    returns.
-    """
+    """Add facts about the run to the explanation of an out-of-memory error."""
     process = next((one for one in run.processes if one.facts.pid == evidence.pid), None)
     where = f", called at {evidence.line}, in backward" if evidence.is_in_backward else f", at {evidence.line}"
     step = f"step {evidence.step}" if evidence.step is not None else "step unknown"
@@ -109,7 +100,7 @@ def with_run(explanation: Explanation, run: RunFolder, evidence: OomEvidence, *,
 
 
 def write_report(place: OwnFolder, report: Report) -> None:
-    """Write a report as text and as an HTML page into the folder of an out-of-memory error.
+    """Write a report as text and as HTML into a folder.
 
     Raises:
         OSError: the disk is full, or a file cannot be written.

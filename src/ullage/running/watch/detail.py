@@ -1,6 +1,4 @@
-"""The lower part of the screen of `ullage watch`, as lines of text: one process, all GPUs with their processes, or
-help.
-"""
+"""The lower part of the screen of `ullage watch`: one process, all GPUs, or the help."""
 
 import itertools
 import socket
@@ -42,7 +40,7 @@ _LEAST_PLOT: Final = 4
 
 
 def wrapped(text: Text, width: int) -> list[Text]:
-    """Return a text broken into lines of a given width. Words that are longer than a line are split."""
+    """Break a text into lines of a given width. Words that are longer than a line are split."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
         while line.cell_len > width:
@@ -62,7 +60,7 @@ def wrapped(text: Text, width: int) -> list[Text]:
 
 
 def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_whole: bool) -> list[Text]:
-    """Return the lines about one process. A plot of the process's memory takes the lines that remain up to `height`."""
+    """Return the lines about one process, with a plot of its memory. `height` is the number of lines."""
     above = [line for text in _above(inside) for line in wrapped(text, width)]
     below = [line for text in _below(inside, view) for line in wrapped(text, width)]
     devices = [device for device in inside.devices if device.peaks]
@@ -75,7 +73,7 @@ def lines_of_process(inside: Inside, view: View, *, width: int, height: int, is_
 
 
 def lines_of_cards(view: View, *, width: int) -> list[Text]:
-    """Return the lines about all GPUs, with all processes that use each GPU."""
+    """Return the lines about all GPUs and the processes on them."""
     texts = [Text(view.subject, style="dim")]
     for card in view.cards:
         texts.append(Text.assemble((f"GPU {card.index} ", "bold"), (card.name, "bold"), mark_of(card)))
@@ -91,7 +89,7 @@ def lines_of_cards(view: View, *, width: int) -> list[Text]:
 
 
 def lines_of_help(*, width: int) -> list[Text]:
-    """Return the lines of the help of `ullage watch`: its keys and its terms."""
+    """Return the lines of the help page."""
     texts = [
         Text.assemble((f"{key:<15}", "bold"), what) for pairs in (KEYS, (("", ""),), _WORDS) for key, what in pairs
     ]
@@ -99,7 +97,7 @@ def lines_of_help(*, width: int) -> list[Text]:
 
 
 def mark_of(card: CardRow) -> str:
-    """Return a remark for a GPU that is emulated, or that only the files of processes report."""
+    """Return a text that says that a GPU is emulated or that the driver does not report it. Empty for other GPUs."""
     return " (emulated)" if card.is_emulated else " (as reported by its processes)" if card.is_hearsay else ""
 
 
@@ -119,7 +117,6 @@ def _above(inside: Inside) -> Iterator[Text]:
 
 
 def _in_pieces(pieces: Iterable[str]) -> Text:
-    """Join pieces of text into one text that can be broken into lines only between the pieces."""
     return Text(", ".join(piece.replace(" ", _SPACE) for piece in pieces))
 
 
@@ -194,7 +191,7 @@ def _of_holder(holder: CardHolder) -> str:
 
 
 def _fitting(text: str, width: int) -> int:
-    """Return the number of characters of a text that fit on a line. Some characters take two cells of the terminal."""
+    # some characters take two cells of the terminal
     count = width
     while count > 1 and Text(text[:count]).cell_len > width:
         count -= 1
@@ -202,15 +199,15 @@ def _fitting(text: str, width: int) -> int:
 
 
 def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, moves: bool) -> list[Text]:
-    """Draw memory levels as columns of block characters, with the limit as a line.
+    """Draw values as a bar chart of block characters, with the memory limit as a line.
 
     Args:
-        values: the levels in bytes, oldest first.
+        values: the values in bytes, oldest first.
         limit_bytes: the limit in bytes; 0 if it is unknown.
-        width: the number of characters in a row, including the axis.
+        width: the width in characters, including the axis.
         height: the number of rows, at least 2.
-        moves: whether to draw the latest levels, one per column; otherwise all levels are drawn, and each column shows
-            the highest level of its span.
+        moves: whether to draw only the latest values, one per column; otherwise each column shows a maximum over some
+            values.
     """
     cells = max(1, width - _AXIS)
     shown = list(values[-cells:]) if moves or len(values) <= cells else _spans(values, cells)
@@ -242,7 +239,7 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Return whether the memory limit is close enough to the plotted values that the plot shows it."""
+    """Return whether the memory limit is close enough to the values to be drawn."""
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

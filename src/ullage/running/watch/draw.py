@@ -1,4 +1,4 @@
-"""Draw the screen of `ullage watch` as lines of text, for a given size. Keys and the terminal are handled elsewhere."""
+"""Draws the screen of `ullage watch` as lines of text."""
 
 import time
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ _COLUMNS: Final = (  # heading, width; if the screen is too narrow, the last col
 
 
 class Page(Enum):
-    """The page that the lower part of the screen shows: a process, all GPUs, or help."""
+    """The page in the lower part of the screen: a process, all GPUs, or the help."""
 
     PROCESS = "process"
     CARDS = "cards"
@@ -45,12 +45,12 @@ class Page(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """The user's choices for the screen of `ullage watch`, such as the selected process."""
+    """What the user has selected on the screen of `ullage watch`, such as a process."""
 
     width: int
     height: int
     chosen: int = 0
-    """The index of the selected process in the list of processes."""
+    """The index of the selected process."""
     page: Page = Page.PROCESS
     is_whole: bool = False
     is_paused: bool = False
@@ -59,15 +59,15 @@ class Display:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenPicture:
-    """The lines that fill a screen."""
+    """The lines of a screen."""
 
     lines: tuple[Text, ...]
     most_scroll: int
-    """The number of lines by which the lower part of the screen can be scrolled."""
+    """The maximum number of lines by which the lower part of the screen can be scrolled."""
 
 
 def draw(view: View, display: Display) -> ScreenPicture:
-    """Draw the screen of `ullage watch` with exactly `display.height` lines. No line is wider than `display.width`."""
+    """Draw the screen of `ullage watch` with exactly `display.height` lines of at most `display.width` characters."""
     width = max(1, display.width)
     head = [_head(view, display, width), *_cards(view, display, width), *_processes(view, display, width)]
     foot = Text(next((one for one in _FOOTERS if len(one) <= width), "q quit"[:width]), style="reverse")
@@ -119,7 +119,6 @@ def _tail(card: CardRow) -> str:
 
 
 def _bar_of(card: CardRow, room: int) -> int:
-    """Return the length in characters of the bar next to a GPU's name. The name is shortened if it leaves no space."""
     rest = room - len(card.name) - len(_mark_in(card, room)) - 5
     return min(_BAR, max(rest, _LEAST_BAR if room > 4 * _LEAST_BAR else 0))
 
@@ -208,7 +207,7 @@ def _mark(scroll: int, room: int, count: int, width: int) -> Text:
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text without its middle if the text is too long, because names differ mostly at their ends."""
+    """Shorten a text by leaving out its middle, because names differ mostly at their ends."""
     if len(text) <= width:
         return text
     if width < 3:

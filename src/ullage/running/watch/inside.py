@@ -1,7 +1,4 @@
-"""Read the live file of a process into the data that `ullage watch` shows.
-
-Memory that libraries allocate outside of PyTorch is not in the file, and is not shown.
-"""
+"""Reads the memory that a process has recorded, for `ullage watch`. It includes only memory of PyTorch."""
 
 import os
 import shlex
@@ -21,23 +18,22 @@ from ullage.running.run_files.live import SUFFIX, Live, Sample
 from ullage.running.watch.view import GONE, RUNS, DeviceRow, Inside
 
 REST: Final = "the rest"
+# The number of samples that are read, the latest first. No terminal has as many columns. Older samples are in the
+# overview.
 _SHOWN: Final = 600
-"""The number of latest memory samples that are read. A terminal has fewer columns; older samples are in the
-overview.
-"""
+# The largest age of a live file, in seconds, at which a process on another machine counts as alive.
 _FRESH_SECONDS: Final = 10.0
-"""The age in seconds of a live file up to which a process on another machine counts as alive."""
 
 
 def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_removed: bool = False) -> Inside:
-    """Return the data to show about a process, from its live file.
+    """Return the data about a process that `ullage watch` shows.
 
     Args:
-        live: the content of the file.
+        live: the memory samples and facts that the process has written.
         now: the time in seconds since 1970.
-        used_bytes: the used memory of each GPU that the driver reports now, by `key_of` its UUID; for other GPUs the
-            last value in the file is used.
-        is_removed: whether the file has been removed, as it is by a run that ends with nothing to report.
+        used_bytes: the used memory of each GPU according to the driver, by `key_of` its UUID; for other GPUs the last
+            recorded value is used.
+        is_removed: whether the file has been removed, as at the end of a run with nothing to report.
     """
     facts = RunFacts.from_json(live.facts)
     pid = facts.pid or _pid_of(live.path)
@@ -70,15 +66,13 @@ def inside_of(live: Live, *, now: float, used_bytes: Mapping[str, int], is_remov
 
 
 def has_ended_here(live: Live) -> bool:
-    """Return whether a recorded process ran on this machine and has ended. Its file will not change again."""
+    """Return whether a process ran on this machine and has ended."""
     facts = RunFacts.from_json(live.facts)
     return facts.host == socket.gethostname() and not is_alive(facts.pid, facts.started or None)
 
 
 def key_of(uuid: str) -> str:
-    """Return the part of a GPU's UUID that is compared. NVIDIA's driver writes "GPU-" before the UUID; PyTorch does
-    not.
-    """
+    """Return a GPU's UUID without the prefix "GPU-", which the driver writes and PyTorch does not."""
     return uuid.lower().removeprefix("gpu-")
 
 
@@ -121,11 +115,8 @@ def _device(
 
 
 def _peaks_of_steps(samples: list[Sample]) -> dict[int, int]:
-    """Return the peak in bytes of each step. A step longer than a second also has samples before its end.
-
-    A sample has the number of the last completed step. The first sample with a number belongs to that step, later
-    samples with the same number belong to the next step.
-    """
+    # A sample has the number of the last completed step. The first sample with a number belongs to that step, later
+    # samples with the same number belong to the next step.
     peaks: dict[int, int] = {}
     before: int | None = None
     if samples[0].step == samples[-1].step:  # no step has ended: one sample per second
@@ -147,7 +138,6 @@ def _roles(facts: RunFacts, allocated_bytes: int) -> tuple[tuple[str, int], ...]
 
 
 def _command(words: tuple[str, ...]) -> str:
-    """Return a process's command as users type it, without the folder of the Python interpreter."""
     return _line(shlex.join((os.path.basename(words[0]), *without_secrets(words[1:])))) if words else ""
 
 
@@ -166,8 +156,5 @@ def _recording(facts: RunFacts) -> str:
 
 
 def _pid_of(path: Path) -> int:
-    """Return the process id in the name of a process's file. It is used if the process was killed before it wrote its
-    facts.
-    """
     number = path.name.removesuffix(SUFFIX).split("-")[1:2]
     return int(number[0]) if number and number[0].isdecimal() else 0

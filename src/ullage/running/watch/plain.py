@@ -1,4 +1,4 @@
-"""The output of `ullage watch` without a terminal: a line for every GPU and process, or one JSON object per second."""
+"""The output of `ullage watch` without a terminal: plain text or JSON."""
 
 import json
 import time
@@ -13,15 +13,13 @@ _NAMED: Final = 3
 
 
 class PlainText:
-    """The text output of `ullage watch`, for users and logs. Notes, memory growth and out-of-memory errors are printed
-    once.
-    """
+    """The text output of `ullage watch`, with a line for each GPU and process."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, int, str]] = set()
 
     def lines_of(self, view: View) -> Iterator[str]:
-        """Yield the lines of one view."""
+        """Yield the lines of text for the current data."""
         clock = time.strftime("%H:%M:%S", time.localtime(view.time))
         for note in view.notes:
             if self._is_new("note", 0, note):
@@ -43,10 +41,10 @@ class PlainText:
 
 
 class JsonLines:
-    """The JSON output of `ullage watch`: one object per line. docs/watch.md describes the fields of the object."""
+    """The JSON output of `ullage watch`. Each line is one object."""
 
     def lines_of(self, view: View) -> Iterator[str]:
-        """Yield the line of one view."""
+        """Yield a line of JSON for the current data."""
         yield json.dumps(view.to_json(), separators=(",", ":"))
 
 

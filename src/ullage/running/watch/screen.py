@@ -1,4 +1,4 @@
-"""The screen of `ullage watch` on a terminal, with textual: keys, sizes and signals. `draw` creates the lines."""
+"""The screen of `ullage watch` in a terminal, based on textual."""
 
 import asyncio
 import os
@@ -21,18 +21,17 @@ from ullage.running.watch.draw import Display, Page, draw
 from ullage.running.watch.view import View
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The environment variables from which textual reads the terminal's size. If they are exported, textual does not notice
+# when the size changes.
 _SIZES: Final = ("COLUMNS", "LINES")
-"""The environment variables from which textual reads the terminal's size. If they are exported, textual does not notice
-a resize.
-"""
 
 
 def show(poll: Callable[[], View], *, seconds: float) -> int:
-    """Show the view until the user quits, and return an exit code; a signal ends it too, and is then raised again.
+    """Show the screen until the user quits, and return an exit code.
 
     Args:
-        poll: gathers a view; called in a separate thread, so that a slow driver does not block the keys.
-        seconds: the time from one view to the next.
+        poll: a function that collects the data; it is called in a separate thread.
+        seconds: the time between two updates.
     """
     screen = LiveView(poll, seconds=seconds)
     before = {number: signal.getsignal(number) for number in _ENDING}
@@ -51,7 +50,7 @@ def show(poll: Callable[[], View], *, seconds: float) -> int:
 
 
 class LiveView(App[None]):
-    """The only widget of the application. It shows all lines of the screen."""
+    """The textual application of `ullage watch`."""
 
     CSS = "Screen { background: ansi_default; } #all { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
@@ -110,12 +109,12 @@ class LiveView(App[None]):
             self._chosen_process = (chosen.folder, chosen.pid)
 
     def action_move(self, by: int) -> None:
-        """Scroll the lower part of the screen by almost its height."""
+        """Scroll the lower part of the screen."""
         step = max(1, self._wanted.height // 3)
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
     def action_page(self, name: str) -> None:
-        """Show a page in the lower part of the screen. If the page is already shown, show the process again."""
+        """Show a page in the lower part of the screen. If the page is already shown, return to the process."""
         page = Page(name)
         self._draw(page=Page.PROCESS if self._wanted.page is page else page, scroll=0)
 
@@ -128,7 +127,6 @@ class LiveView(App[None]):
         self._draw(is_paused=not self._wanted.is_paused)
 
     def _poll_periodically(self) -> None:
-        """Poll periodically, in a thread."""
         try:
             while not self._has_ended.is_set():
                 view = self._poll()
@@ -154,7 +152,7 @@ class LiveView(App[None]):
         self._draw()
 
     def _check_size(self) -> None:
-        """Detect a resize of the terminal whose signal was lost, because it came before textual handled signals."""
+        # the signal for a change of size is lost if it comes before textual handles signals
         with suppress(OSError):
             if tuple(os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1)) != tuple(self.size):
                 os.kill(os.getpid(), signal.SIGWINCH)

@@ -1,6 +1,6 @@
-"""Collect the data that `ullage watch` shows: GPUs from the driver, and processes from the files that they write.
+"""Collects the data for `ullage watch` from NVIDIA's driver and from the files of recorded processes.
 
-This module creates no CUDA context, and it does not affect the watched processes.
+This creates no CUDA context and does not affect the processes.
 """
 
 import math
@@ -25,17 +25,13 @@ from ullage.running.watch.inside import has_ended_here, inside_of, key_of
 from ullage.running.watch.target import FoundRuns, Target, find
 from ullage.running.watch.view import CardHolder, CardRow, Inside, View
 
+# The time limit for reading the files of all processes before the screen is drawn, in seconds. Eight processes take
+# half of this time.
 _READ_SECONDS: Final = 0.25
-"""The time limit in seconds for reading the files of all processes before the screen is drawn. Eight processes take
-half of this time.
-"""
 
 
 class ViewSource:
-    """A source of the data that `ullage watch` shows. Each call of `poll` collects the current data.
-
-    Processes that have ended stay in the data.
-    """
+    """Collects the data that `ullage watch` shows, including processes that have ended."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -57,7 +53,7 @@ class ViewSource:
         self._stack.close()
 
     def poll(self) -> View:
-        """Return the current view."""
+        """Return the current data."""
         now = time.time()
         found = find(self._target)
         self._folders |= dict.fromkeys(found.folders)
@@ -83,11 +79,6 @@ class ViewSource:
         return replace(cast(View, without_control_characters(view)), processes=insides)
 
     def _read(self) -> None:
-        """Read the files of all processes again. The files that were read least recently come first.
-
-        When the time limit is reached, the remaining files wait for the next call. The file of a process that has ended
-        is read once more.
-        """
         began = time.monotonic()
         paths = (path for folder in self._folders for path in folder.glob(f"*{SUFFIX}"))
         for path in sorted(paths, key=lambda path: (self._read_at.get(path, 0.0), path)):
@@ -137,11 +128,11 @@ class ViewSource:
 
 
 def follow(poll: Callable[[], View], *, seconds: float) -> Iterator[View]:
-    """Yield the data that `ullage watch` shows, at once and then periodically, until all watched processes have ended.
+    """Yield current data at regular intervals until all watched processes have ended.
 
     Args:
-        poll: gathers the data.
-        seconds: the time from one result to the next.
+        poll: a function that collects the data.
+        seconds: the time between two results.
     """
     due = time.monotonic()
     while True:
@@ -161,10 +152,7 @@ def _inside(file: Live, now: float, used_bytes: Mapping[str, int]) -> Inside:
 
 
 def _hearsay(pairs: list[tuple[Live, Inside]], asked_keys: Container[str]) -> Iterator[CardRow]:
-    """Yield the GPUs that the driver does not report. They are known from the files of processes.
-
-    Such a GPU is emulated, on another machine, or without a driver on this machine.
-    """
+    # such a GPU is emulated, is on another machine, or has no driver on this machine
     rows: dict[tuple[str, str, str], CardRow] = {}
     for live, inside in pairs:
         facts = RunFacts.from_json(live.facts)
@@ -199,10 +187,7 @@ def _crowded(cards: Iterable[CardRow]) -> Iterator[str]:
 
 
 def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> CardRow:
-    """Add a process to its GPU.
-
-    On an emulated GPU, the used memory is the figure of the process; on a real GPU, it is the driver's figure.
-    """
+    # for an emulated GPU, only the process itself reports the used memory
     if not inside.is_alive or used_bytes is None:
         return row
     name = os.path.basename(inside.command.partition(" ")[0])
@@ -215,10 +200,7 @@ def _with(row: CardRow, inside: Inside, used_bytes: int | None, index: int) -> C
 
 
 def sees_host_processes(root: Path = Path("/")) -> bool:
-    """Return whether this process sees the process ids of the host, which the driver reports.
-
-    Only on the host is process 2 a kernel thread.
-    """
+    """Return whether this process can see all processes of the host, which is not the case in a container."""
     try:
         return (root / "proc/2/comm").read_text().strip() == "kthreadd"
     except OSError:
@@ -226,7 +208,7 @@ def sees_host_processes(root: Path = Path("/")) -> bool:
 
 
 def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("/")) -> Iterator[str]:
-    """Yield the limitations of the view, one sentence each: in a container, under WSL, or without a driver.
+    """Yield sentences about processes or GPUs that cannot be shown, for example in a container.
 
     Args:
         cards: the GPUs that the driver reports.

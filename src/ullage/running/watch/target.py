@@ -1,4 +1,4 @@
-"""The target of `ullage watch`: everything on this machine, a process and its children, or the folder of a run."""
+"""Finds the processes and runs that `ullage watch` shows."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _PROC: Final = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The user's choice of what `ullage watch` shows: a process, a folder, or everything if neither is set."""
+    """The process or folder that the user wants to watch. If neither is set, everything is shown."""
 
     pid: int | None = None
     folder: Path | None = None
@@ -24,18 +24,17 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
-    """The folders of runs, and the processes, that the target of `ullage watch` has at the moment."""
+    """The processes and the folders of runs that `ullage watch` shows."""
 
     folders: tuple[Path, ...] = ()
-    """The folders of runs."""
+    """The paths of the runs' folders."""
     subject: str
     notes: tuple[str, ...] = ()
     is_over: bool = False
-    """Whether the process that the user chose has ended."""
 
 
 def target_of(text: str | None) -> Target:
-    """Return the target that an argument of `ullage watch` names: a process id, or the folder of a run.
+    """Parse the argument of `ullage watch`: a process ID, or the folder of a run.
 
     Raises:
         UsageError: the process or folder does not exist, or the folder has no file of a run.
@@ -62,7 +61,7 @@ def target_of(text: str | None) -> Target:
 
 
 def find(target: Target) -> FoundRuns:
-    """Return the folders and processes that currently belong to a target of `ullage watch`."""
+    """Return the processes and the folders of runs that match the user's argument."""
     if target.folder is not None:
         return FoundRuns(folders=(target.folder,), subject=f"run {target.folder.name}")
     if target.pid is None:
@@ -71,7 +70,7 @@ def find(target: Target) -> FoundRuns:
 
 
 def runs_here() -> dict[Path, list[int]]:
-    """Return the folders of all runs that have running processes of this user, with the ids of these processes."""
+    """Return the folders of the user's active runs. Each key is a folder, and its value has the process IDs."""
     found: dict[Path, list[int]] = {}
     for pid in _numbers():
         folder = _folder_of(pid)
@@ -103,10 +102,6 @@ def _of_process(pid: int) -> FoundRuns:
 
 
 def _folder_of(pid: int) -> Path | None:
-    """Return the folder of the run that a process belongs to, read from the environment of the process.
-
-    The result is None if the process does not belong to a run, or if its environment cannot be read.
-    """
     try:
         if (_PROC / str(pid)).stat().st_uid != os.getuid():
             return None

@@ -1,4 +1,4 @@
-"""The data that `ullage watch` shows at one point in time, as plain data, independent of its sources and of drawing."""
+"""The data that `ullage watch` shows at one point in time."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -6,22 +6,21 @@ from typing import Any, Final
 SCHEMA: Final = 1
 RUNS: Final = "runs"
 GONE: Final = "gone"
-"""The state of a process that ended without recording its end: it was killed, or called `os._exit`."""
+"""The state of a process that was killed or called `os._exit`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardHolder:
-    """A process that holds GPU memory, as NVIDIA's driver reports it."""
+    """A process that uses GPU memory, as reported by NVIDIA's driver."""
 
     pid: int
     name: str
-    """The name of the process; empty if this user or container cannot see the process."""
+    """The name of the process. Empty if it is not visible to this user."""
     used_bytes: int | None
-    """The GPU memory in bytes that the process uses; None if the driver does not report it."""
+    """The GPU memory that the process uses, in bytes. None if the driver does not report it."""
     is_ours: bool
-    """Whether the process belongs to the user who runs `ullage watch`."""
     is_watched: bool = False
-    """Whether `ullage run` records this process, so that ullage also has figures from inside the process."""
+    """Whether `ullage run` records this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +31,31 @@ class CardRow:
     name: str
     total_bytes: int
     used_bytes: int
-    """The used bytes of the GPU: those of all processes, including their CUDA contexts."""
+    """The used memory of the GPU over all processes, in bytes."""
     holders: tuple[CardHolder, ...] = ()
     is_emulated: bool = False
     is_hearsay: bool = False
-    """Whether this GPU is known only from the files of processes: it is emulated, on another machine, or without a
-    driver on this machine.
-    """
+    """Whether the driver does not report this GPU, for example because it is emulated or on another machine."""
 
     @property
     def hidden_bytes(self) -> int:
-        """The used bytes of the GPU that do not belong to a visible process: CUDA contexts, other containers, other
-        users.
-        """
+        """The used memory of the GPU that belongs to no visible process, in bytes."""
         return max(0, self.used_bytes - sum(one.used_bytes or 0 for one in self.holders))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """A process's memory on one device, as PyTorch's allocator in that process reports it."""
+    """The memory of one process on one device, as reported by PyTorch's allocator."""
 
     index: int
-    """The index of the device in PyTorch, which may differ from the index in the driver."""
+    """The index of the device in PyTorch, which may differ from the driver's."""
     card_name: str
     allocated_bytes: int
     reserved_bytes: int
     limit_bytes: int
-    """The bytes that the process may reserve."""
+    """The memory that the process may reserve, in bytes."""
     headroom_bytes: int
-    """The total memory of the GPU, or the process's limit, minus the highest reserved bytes, CUDA contexts and other
-    processes.
-    """
+    """The memory that was still free when the process had reserved the most memory, in bytes."""
     peak_bytes: int
     """The peak of allocated bytes on the device since the run began."""
     peak_step: int
@@ -70,23 +63,20 @@ class DeviceRow:
     split_bytes: int
     retries: int
     peaks: tuple[int, ...]
-    """The peak of each of the latest training steps in bytes, oldest first. In a script without steps: the peak of each
-    second.
-    """
+    """The peak of each of the latest training steps, in bytes, oldest first."""
     peak_steps: tuple[int, ...]
-    """The number of the training step for each element of `peaks`. In a script without steps, all numbers are equal."""
+    """The training step of each element of `peaks`."""
     overview: tuple[int, ...]
-    """The peaks in bytes over the whole run. Each peak covers the same number of training steps."""
+    """The peaks over the whole run, in bytes. Each element covers the same number of training steps."""
 
     @property
     def cached_bytes(self) -> int:
-        """The bytes of GPU memory that the allocator has reserved but not allocated."""
         return max(0, self.reserved_bytes - self.allocated_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A process that `ullage run` has started and that writes a live file."""
+    """A process that `ullage run` records."""
 
     pid: int
     command: str
@@ -96,25 +86,21 @@ class Inside:
     rank: int | None
     world_size: int | None
     state: str
-    """The state that the process has written into its file ("runs", "ended", "failed", "out of memory"), or `GONE`."""
+    """The state of the process: "runs", "ended", "failed", "out of memory", or `GONE`."""
     is_alive: bool
     steps: int
     step_seconds: float | None
     quiet_seconds: float | None
-    """The number of seconds since the process last wrote its file of memory samples; None if it never wrote the
-    file.
-    """
+    """The seconds since the process last wrote a memory sample. None if it never did."""
     devices: tuple[DeviceRow, ...] = ()
     roles: tuple[tuple[str, int], ...] = ()
-    """The bytes of each role (such as parameters) over all devices, largest first. Their sum with the role "the rest"
-    is the allocated memory.
-    """
+    """Pairs of a role (such as "parameters") and its memory in bytes, the largest first."""
     growth: tuple[str, ...] = ()
     ooms: int = 0
     evidence: tuple[str, ...] = ()
-    """The paths of the folders of out-of-memory errors, for `ullage explain`."""
+    """The paths of the folders that were written at out-of-memory errors."""
     recording: str = ""
-    """The state of PyTorch's memory history: whether it is recorded, and for which reason."""
+    """Whether PyTorch's memory history is recorded, and why."""
     is_emulated: bool = False
 
 
@@ -125,16 +111,16 @@ class View:
     time: float
     """The time at which the data was collected, in seconds since 1970."""
     subject: str
-    """A description of the target of `ullage watch`."""
+    """A description of what the user watches."""
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences that say which data `ullage watch` cannot see, and why."""
+    """Sentences about what cannot be shown, and why."""
     is_over: bool = False
     """Whether all watched processes have ended."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the data as plain data for JSON, with only the latest peak of each device."""
+        """Return the data as a dictionary that `json.dumps` accepts."""
         processes = [
             asdict(one) | {"roles": dict(one.roles), "devices": [_device_json(device) for device in one.devices]}
             for one in self.processes

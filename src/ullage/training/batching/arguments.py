@@ -1,4 +1,4 @@
-"""Functions that check the arguments of a batch sampler: item lengths, whole numbers, and the rank."""
+"""Checks the arguments of a batch sampler."""
 
 import contextlib
 import operator
@@ -12,14 +12,12 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""The maximum length of an item. It is far above real lengths, and low enough that sums of lengths do not overflow 64
-bits.
-"""
+"""The maximum length of an item. Sums of such lengths fit into 64 bits."""
 _BRIEF_CHARACTERS: Final = 80
 
 
 def read_lengths(lengths: Any) -> Ints:
-    """Return a new array with the given item lengths.
+    """Check the item lengths and return them in a new array.
 
     Raises:
         UsageError: `lengths` is empty, or an element is not a whole number above 0.
@@ -57,10 +55,10 @@ def _array_of(lengths: list[Any]) -> npt.NDArray[Any]:
 
 
 def whole(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Return a whole number of any integer type as an int.
+    """Convert an integer of any type to an `int`, and check its range.
 
     Raises:
-        UsageError: the value is not a whole number, or is out of range.
+        UsageError: the value is not a whole number, or it is out of range.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -76,7 +74,7 @@ def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     """Return the number of ranks and the index of this rank.
 
     Raises:
-        UsageError: the rank is out of range, or there are several ranks and the rank of this process is not known.
+        UsageError: the rank is out of range. Or there are several ranks, and the rank of this process is unknown.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -96,6 +94,6 @@ def place_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
 
 
 def brief(value: object) -> str:
-    """Return the representation of a value for an error message, cut to 80 characters."""
+    """Return the `repr` of a value, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= _BRIEF_CHARACTERS else f"{text[:_BRIEF_CHARACTERS]}..."

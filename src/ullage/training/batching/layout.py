@@ -1,8 +1,7 @@
-"""The plan of an epoch: items of different lengths form batches within a token budget, and ranks get batches.
+"""Groups the items of a dataset into batches within a token budget, and assigns the batches to ranks.
 
-This module uses only lengths and numbers, not torch or the data. All random orders come from the raw output of PCG64
-and stable sorts, which NumPy guarantees to keep unchanged between versions. So every rank, and a process that resumes
-weeks later, computes the same plan.
+Random orders use only the raw output of PCG64 and stable sorts, which do not change between NumPy versions. So every
+rank, and every resumed run, computes the same batches.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ _UNBOUNDED: Final = 1 << 62
 
 
 class EpochOrder:
-    """A source of random orders that depend only on a seed and an epoch. Without a seed, the original order is kept."""
+    """Creates random orders that depend only on a seed and an epoch. Without a seed, all epochs have the same order."""
 
     def __init__(self, seed: int | None, epoch: int) -> None:
         self._bits = None
@@ -25,7 +24,7 @@ class EpochOrder:
             self._bits = np.random.PCG64(np.random.SeedSequence(entropy=seed, spawn_key=(epoch,)))
 
     def order(self, otherwise: Ints) -> Ints:
-        """Return a random permutation of positions. Without a seed, return the positions sorted by the values of
+        """Return a random permutation of indices. Without a seed, return the indices sorted by the values in
         `otherwise`.
         """
         by = otherwise if self._bits is None else self._bits.random_raw(len(otherwise))
@@ -34,27 +33,28 @@ class EpochOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The batches of an epoch and their costs, which are the same in every epoch.
+    """The batches of an epoch. Only their order and the items inside a bucket change from epoch to epoch.
 
-    Items with the same padded length form a bucket. Buckets are adjacent, the longest bucket first. All batches of a
-    bucket have as many items as the token budget allows, except the last batch, which has the remaining items. So each
-    bucket has at most two batch shapes.
+    Items with the same padded length form a bucket. All batches of a bucket have as many items as the token budget
+    allows, except the last one.
     """
 
     items: Ints
-    """The indices of the dataset items that are used. Items of the same bucket (padded length) are adjacent."""
+    """The indices of the used dataset items, sorted by bucket. A bucket contains the items with the same padded
+    length.
+    """
     buckets: npt.NDArray[Any]
-    """The bucket number of each entry of `items`. Bucket 0 has the longest items."""
+    """The bucket index of each element of `items`. Bucket 0 has the longest items."""
     starts: Ints
-    """The position in `items` of the first item of each batch."""
+    """The index in `items` at which each batch begins."""
     ends: Ints
     padded: Ints
     """The length to which the items of each batch are padded."""
 
     @classmethod
     def cut(cls, padded: Ints, items: Ints, max_tokens: int, max_items: int | None) -> Self:
-        """Group items with given padded lengths into batches. An item whose length exceeds the token budget forms a
-        batch by itself.
+        """Group items into batches by their padded lengths. An item that exceeds the token budget gets a separate
+        batch.
         """
         lengths, buckets, counts = np.unique(-padded, return_inverse=True, return_counts=True)
         lengths = -lengths
@@ -77,13 +77,11 @@ class Layout:
 
     @property
     def costs(self) -> Ints:
-        """The cost of each batch, as its number of tokens including padding."""
+        """The cost of each batch: its number of tokens, including padding."""
         return self.sizes * self.padded
 
     def filled(self, epoch_order: EpochOrder) -> Ints:
-        """Return `items` in the random order of an epoch. Each item stays in its bucket (the items of one padded
-        length).
-        """
+        """Return `items` in a random order. Items are only exchanged with items of the same padded length."""
         order = epoch_order.order(self.items)
         return self.items[order[np.argsort(self.buckets[order], kind="stable")]]
 
@@ -95,11 +93,10 @@ class Layout:
 def assign_to_ranks(
     layout: Layout, firsts: Ints, epoch_order: EpochOrder, *, ranks: int, drop_last: bool, largest_first: bool
 ) -> npt.NDArray[np.int64]:
-    """Assign the batches of an epoch to ranks. The result has a row for each round and a column for each rank.
+    """Assign the batches of an epoch to ranks. The result has one column for each rank.
 
-    If the batches do not divide evenly among the ranks, some batches are left out or assigned twice, never to the same
-    rank. The batches of a round have the same shape as far as possible. The remaining batches form rounds of similar
-    cost.
+    If the number of batches is not a multiple of the number of ranks, some batches are left out or assigned twice.
+    Batches in the same row have the same shape if possible, otherwise similar cost.
 
     Args:
         layout: the batches.
@@ -107,7 +104,7 @@ def assign_to_ranks(
         epoch_order: the random orders of this epoch.
         ranks: the number of ranks.
         drop_last: whether batches are left out rather than assigned twice.
-        largest_first: whether the first round has the batches with the highest cost.
+        largest_first: whether the first row has the batches with the highest cost.
     """
     in_turn = epoch_order.order(firsts)
     wanted = layout.rounds(ranks, drop_last=drop_last) * ranks
@@ -123,9 +120,7 @@ def assign_to_ranks(
 
 
 def _ranked(layout: Layout) -> Ints:
-    """Return the place of each batch's shape among all shapes, sorted by cost from the highest to the lowest. Of two
-    shapes with equal cost, the longer comes first.
-    """
+    # if two shapes have the same cost, the longer one comes first
     order = np.lexsort((-layout.padded, -layout.costs))
     costs, padded = layout.costs[order], layout.padded[order]
     is_new = (np.diff(costs, prepend=costs[:1]) != 0) | (np.diff(padded, prepend=padded[:1]) != 0)
@@ -135,9 +130,6 @@ def _ranked(layout: Layout) -> Ints:
 
 
 def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
-    """Return the positions of `shapes` as a matrix. As many rows as possible have equal shapes; the remaining positions
-    fill rows in the order of their cost.
-    """
     order = np.argsort(shapes, kind="stable")
     head, rest = (order[:ranks], order[ranks:]) if largest_first else (order[:0], order)
     _, of, counts = np.unique(shapes[rest], return_inverse=True, return_counts=True)
@@ -147,12 +139,8 @@ def _alike(shapes: Ints, ranks: int, *, largest_first: bool) -> Ints:
 
 
 def _part(dealt: Ints, twice: Ints) -> None:
-    """Rotate the rows of a matrix of batches, which has a column for each rank, so that no rank gets the same batch
-    twice.
-
-    Fewer batches are assigned twice than there are ranks. Each of them excludes one rotation of its row, so one
-    rotation is always possible.
-    """
+    # Fewer batches are assigned twice than there are ranks. Each of them excludes one rotation of its row, so one
+    # rotation is always possible.
     ranks = dealt.shape[1]
     held: dict[int, set[int]] = {int(batch): set() for batch in twice}
     for row in np.flatnonzero(np.isin(dealt, twice).any(axis=1)):
@@ -166,5 +154,4 @@ def _part(dealt: Ints, twice: Ints) -> None:
 
 
 def _firsts(counts: Ints) -> Ints:
-    """Return the start index of each of several adjacent ranges with these lengths."""
     return np.cumsum(counts) - counts

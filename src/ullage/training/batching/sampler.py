@@ -1,8 +1,7 @@
-"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths that all cost about the same.
+"""`ullage.TokenBudgetBatchSampler`: batches of items of different lengths with a limited number of tokens.
 
-The memory of a batch depends on the number of items times the longest length, which a fixed batch size does not limit.
-With variable lengths, a run then fails at the first long batch, possibly after hours. The module does not import torch:
-a `DataLoader` accepts any iterable as its `batch_sampler`.
+The memory of a batch depends on its number of items times its longest length. A fixed batch size does not limit this
+product. This module does not import torch.
 """
 
 import hashlib
@@ -22,16 +21,16 @@ Oversize = Literal["error", "alone", "drop"]
 
 @public
 class TokenBudgetBatchSampler:
-    """Yields batches of indices with a cost of at most `max_tokens`. The cost of a batch is the number of items times
-    the longest length, rounded up to a multiple of `bucket`.
+    """Yields batches of indices with a cost of at most `max_tokens`. The cost of a batch is its number of items times
+    its longest length, rounded up to a multiple of `bucket`.
 
-    Each index is used exactly once in an epoch. All batches of a bucket have the same number of items, except one with
-    the remaining items. So an epoch has at most two batch shapes for each bucket, the same in every epoch: `shapes`
-    lists them. Call `set_epoch` before each epoch to get a new order, as with PyTorch's `DistributedSampler`.
+    Each index is used once in an epoch. Items with the same rounded length form a bucket. All batches of a bucket have
+    the same number of items, except one with the remaining items. So each bucket has at most two batch shapes, which
+    `shapes` lists. Call `set_epoch` before each epoch to get a new order, as with PyTorch's `DistributedSampler`.
 
-    With several ranks, each rank gets the same number of batches, and no rank gets a batch twice. At each position the
-    ranks have batches of the same shape if possible, otherwise of similar cost, so that they do not wait for each
-    other. The ranks do not communicate: create the sampler on each rank with the same lengths and settings.
+    With several ranks, each rank gets the same number of batches, and no rank gets a batch twice. At each step, the
+    ranks have batches of the same shape if possible, otherwise of similar cost. The ranks do not communicate: create
+    the sampler on each rank with the same lengths and settings.
 
     Example:
         sampler = ullage.TokenBudgetBatchSampler([len(item) for item in items], max_tokens=16384)
@@ -108,15 +107,12 @@ class TokenBudgetBatchSampler:
         self._iteration = 0
 
     def __len__(self) -> int:
-        """Return the number of batches of this rank in a whole epoch, even after a resume in the middle of one."""
+        """Return the number of batches in a whole epoch of this rank."""
         return self._layout.rounds(self._ranks, drop_last=self._drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of the epoch that `set_epoch` or a loaded state has set, starting at the loaded position.
-
-        The iteration starts only when the first batch is requested: a DataLoader with workers creates two iterators and
-        uses one of them.
-        """
+        # The iteration starts only when the first batch is requested. A DataLoader with workers creates two iterators,
+        # but uses only one.
         start, self._start = self._start, 0
         self._position = self._least = start
         self._iteration = iteration = self._iteration + 1
@@ -137,10 +133,10 @@ class TokenBudgetBatchSampler:
             yield items[starts[batch] : ends[batch]].tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration. The order of items and batches is determined by the epoch and the seed.
+        """Set the epoch of the next iteration. The epoch and the seed determine the order of items and batches.
 
-        If the epoch equals that of a loaded state, the loaded position is kept. Any other epoch begins with its first
-        batch.
+        If a state with the same epoch was loaded, the next iteration resumes at its batch. Otherwise it starts at the
+        first batch.
 
         Raises:
             UsageError: the epoch is not a whole number of 0 or more.
@@ -151,41 +147,36 @@ class TokenBudgetBatchSampler:
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself. Lightning calls `set_epoch` on `loader.batch_sampler.sampler`, so this attribute must
-        exist.
-        """
+        """The sampler itself. Lightning calls `set_epoch` on `loader.batch_sampler.sampler`."""
         return self
 
     @property
     def epoch(self) -> int:
-        """The epoch that was last set or loaded; initially 0."""
+        """The current epoch. It is 0 until an epoch is set or loaded."""
         return self._epoch
 
     @property
     def start(self) -> int:
-        """The index of the batch at which the next iteration begins: 0, except after a state was loaded."""
+        """The index of the batch at which the next iteration begins. It is 0 unless a state was loaded."""
         return self._start
 
     @property
     def dropped(self) -> int:
-        """The number of items that the sampler leaves out because they are too long."""
+        """The number of items that are left out because they are too long."""
         return len(self._lengths) - len(self._layout.items)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:
-        """The shapes of all batches in any epoch and on any rank, as (items, padded length), the most expensive first.
-
-        Of two shapes with equal cost, the longer comes first.
-        """
+        """The shapes (items, padded length) of all batches in all epochs, the most expensive first."""
         pairs = np.unique(np.stack([self._layout.sizes, self._layout.padded], axis=1), axis=0).tolist()
         return sorted(((items, length) for items, length in pairs), key=lambda pair: (-pair[0] * pair[1], -pair[1]))
 
     def round_up(self, length: int) -> int:
-        """Return the length to which a batch is padded, given the length of its longest item."""
+        """Round the length of a batch's longest item up to the length to which the batch is padded."""
         return -(-length // self._bucket) * self._bucket
 
     def padded_length(self, indices: Iterable[int]) -> int:
-        """Return the length to which the items of a batch are padded. The batch is given by the indices of its items.
+        """Return the length to which a batch is padded. `indices` are the dataset indices of its items.
 
         Raises:
             UsageError: `indices` is empty.
@@ -228,11 +219,10 @@ class TokenBudgetBatchSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume with the batch that follows a saved state. If the saved epoch was complete, the next iteration is
-        empty.
+        """Resume after the last batch of a saved state. If the saved epoch was complete, the next iteration is empty.
 
-        The next iteration of the sampler resumes, whoever starts it: load the state after a rehearsal that iterates
-        over the same data loader, not before.
+        The next iteration resumes, whoever starts it. So load the state after `Guard.rehearse` if both use the same
+        data loader.
 
         Raises:
             UsageError: `state` is not a state of such a sampler, or the sampler has different lengths or settings.

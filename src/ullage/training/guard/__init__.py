@@ -1,1 +1,1 @@
-"""`ullage.Guard`: training steps that are undone and retried when GPU memory runs out."""
+"""`ullage.Guard` runs training steps. If GPU memory runs out, it undoes and retries the step."""

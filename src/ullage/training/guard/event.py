@@ -1,6 +1,4 @@
-"""The event log of a guard, with one entry and one line for each out-of-memory error and for the action that the guard
-took.
-"""
+"""The out-of-memory errors that a guard has handled."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,22 +13,20 @@ _EVENTS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A record of one out-of-memory error and of the action that the guard took."""
+    """One out-of-memory error, and what the guard did about it."""
 
     step: int
-    """The number of the `Guard.step` call in which memory ran out; the first call is 1."""
+    """The index of the `Guard.step` call in which memory ran out. The first call is 1."""
     stage: str
     """The stage of the step that failed, such as "forward and backward" or "the optimizer's step"."""
     action: str
     message: Message
     items: int | None = None
-    """The number of items in the batch, or in the part of a split batch, that did not fit; None if it is not known."""
+    """The number of items that did not fit: a whole batch or a part of it. None if it is unknown."""
     parts: int = 1
-    """The number of parts in which the guard now runs the batch; 1 for a whole batch."""
+    """The number of parts into which the guard now splits the batch. It is 1 for a whole batch."""
     remark: str = ""
-    """A sentence that warns the user how the retried step may differ from an undisturbed step; empty if it does not
-    differ.
-    """
+    """A warning if the retried step may give a different result. Otherwise empty."""
 
     def __str__(self) -> str:
         asked = self.message.requested_bytes
@@ -41,9 +37,7 @@ class Event:
 
 
 class EventLog:
-    """The events of a guard, in the order in which they occurred. This object does not refer to the guard, so it does
-    not keep the guard alive.
-    """
+    """A list of the out-of-memory errors that a guard has handled, oldest first."""
 
     def __init__(self, log: Callable[[str], Any]) -> None:
         self.events: deque[Event] = deque(maxlen=_EVENTS)
@@ -52,20 +46,21 @@ class EventLog:
         self._pending: list[str] = []
 
     def add(self, event: Event) -> None:
-        """Append an event to the guard's events, and call the user's log function with one line about it."""
+        """Append an event, and pass one line about it to the user's log function."""
         self.events.append(event)
         self.log(str(event))
 
     def add_pending(self, stage: str, action: str, message: Message) -> None:
-        """Append an event to the guard's events, but do not log it until `log_pending` is called. The user's log
-        function may raise an error, which must not interrupt the optimizer's step.
+        """Append an event that is logged later, in `log_pending`.
+
+        The user's log function may raise an error, which must not interrupt the optimizer's step.
         """
         event = Event(step=self.step, stage=stage, action=action, message=message)
         self.events.append(event)
         self._pending.append(str(event))
 
     def log_pending(self) -> None:
-        """Call the user's log function with one line for each event that `add_pending` has appended."""
+        """Pass one line to the user's log function for each event that was appended with `add_pending`."""
         lines, self._pending = self._pending, []
         for line in lines:
             self.log(line)

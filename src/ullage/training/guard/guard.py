@@ -1,8 +1,7 @@
-"""`ullage.Guard`: runs training steps, undoes a step when memory runs out, and retries it in a way that fits.
+"""`ullage.Guard`: runs training steps, and retries a step with less memory if it runs out of memory.
 
-A step has two stages. Everything that forward and backward change can be restored, so this stage is run again, each
-time with less memory (`ladder`). The optimizer's step writes parameters, so it is never restarted; it is resumed where
-it stopped (`update`).
+Forward and backward can be undone, so they are run again. The optimizer's step cannot be undone, so it is resumed at
+the operation that failed.
 """
 
 import logging
@@ -40,10 +39,9 @@ from ullage.training.guard.splitting.norm import BatchNorm, BatchNorms
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.guard.state.written_parameters import parameters_in
 
+# The number of training steps after which the allocator's cache is emptied once. This is done only if
+# `torch.backends.cudnn.benchmark` is on. By then, cuDNN has tried its algorithms and no longer needs their workspaces.
 _WARM: Final = 3
-"""The number of training steps after which the allocator's cache is emptied once, if `torch.backends.cudnn.benchmark`
-is on. By then cuDNN has tried its algorithms, and their workspaces are not needed again.
-"""
 
 Batch = TypeVar("Batch")
 Loss = TypeVar("Loss")
@@ -114,9 +112,6 @@ class Guard:
         timeout: timedelta = timedelta(minutes=30),
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create a guard with the arguments that the class documents. The constructor copies no tensor and runs no
-        step.
-        """
         self._modules = _several(model, nn.Module, "model")
         self._optimizers = _several(optimizer, Optimizer, "optimizer")
         self._schedulers = list(scheduler) if isinstance(scheduler, list | tuple) else [scheduler] if scheduler else []
@@ -149,9 +144,7 @@ class Guard:
             self._assemble()
 
     def _assemble(self) -> None:
-        """Create the parts of the guard that refer to the parameters. This method is called again when parameters or
-        modules were added, or when parameters were moved to another device.
-        """
+        # called again when parameters or modules were added, and when parameters were moved to another device
         self._members = _members_of(self._optimizers)
         of_modules = (parameter for module in self._modules for parameter in module.parameters())
         parameters = list(dict.fromkeys(chain(of_modules, parameters_in(self._optimizers))))
@@ -181,10 +174,9 @@ class Guard:
         self._update = self._update_of(parameters, self._room)
 
     def step(self, batch: Batch, loss_of: Callable[[Batch], Loss], *, update: bool = True) -> Loss:
-        """Run forward and backward of a batch and, if `update` is true, the optimizer's step.
+        """Run forward and backward for a batch and, if `update` is true, the optimizer's step.
 
-        The first step after an optimizer step sets all gradients to None before it begins, so gradients can be read
-        after the optimizer step.
+        Gradients can be read after the optimizer's step. The following step sets them to None.
 
         Args:
             batch: a tensor, or any nesting of dicts, lists, tuples and dataclasses of tensors. `loss_of` gets the whole
@@ -194,12 +186,14 @@ class Guard:
             update: False for all but the last call of a gradient accumulation. The caller divides the loss by the
                 number of calls, as usual.
 
-        Returns: The detached loss of the whole batch. If `loss_of` returns a tuple: a tuple of that loss and the joined
+        Returns:
+            The detached loss of the whole batch. If `loss_of` returns a tuple: a tuple of that loss and the joined
             second values of all parts.
 
-        Raises: torch.OutOfMemoryError: the batch does not fit in any way. Everything is as before the step, and notes
-            on the error give the reason. If the optimizer's state does not fit, parameters and optimizer state are as
-            before.
+        Raises:
+            torch.OutOfMemoryError: the batch does not fit in any way. Everything is as before the step, and notes on
+                the error give the reason. If the optimizer's state does not fit, parameters and optimizer state are as
+                before.
             RuntimeError: the step changed something that cannot be restored, so it is not retried; the error names it.
             UsageError: `loss_of` did not return a loss, or the batch holds an object that can be read only once, such
                 as an iterator.
@@ -231,11 +225,12 @@ class Guard:
         return self._ladder.outcome(climbed.done)
 
     def update(self) -> None:
-        """Apply the gradients that steps with `update=False` have accumulated: clip the gradients, then step the
-        optimizers and schedulers.
+        """Run the optimizer's step after gradients were accumulated with `update=False`.
+
+        This clips the gradients, and steps the optimizers and schedulers.
 
         Raises:
-            torch.OutOfMemoryError: the optimizer's state does not fit; no parameter has changed.
+            torch.OutOfMemoryError: the optimizer's state does not fit. No parameter has changed.
         """
         with self._signals.held():
             try:
@@ -264,20 +259,19 @@ class Guard:
         batch_of: Callable[[int], Any] | None = None,
         cost: Cost | None = None,
     ) -> Rehearsal:
-        """Run the heaviest step of a training run in advance and undo it: forward, backward, and the optimizer's
-        allocations.
+        """Run the training step that needs the most memory, and undo it. Call this before training starts.
 
-        Afterwards the guard knows in how many parts that batch has to be run. PyTorch's cache then holds segments that
-        the largest shapes fit into, which avoids fragmentation from varying lengths. Parameters, gradients, buffers,
-        optimizer state and random number states are as before the call. Every rank has to call this method.
+        The guard then knows in how many parts the batch has to be run, and PyTorch has reserved memory for the largest
+        tensors, which avoids fragmentation. Parameters, gradients, buffers, optimizer state and random number states do
+        not change. Every rank has to call this method.
 
         Args:
             batches: a data loader or a list of batches, which is iterated once; or a list of lengths, together with
                 `batch_of`.
             loss_of: the loss function, as for `step`.
             batch_of: a function that returns a batch whose longest item has the given length.
-            cost: a function that returns the cost of a batch, by which the heaviest batch is chosen. The default is the
-                number of items times the number of elements of one item.
+            cost: a function that returns the cost of a batch. The batch with the highest cost is run. The default is
+                the number of items times the number of elements of one item.
 
         Raises:
             UsageError: `batches` is empty, or holds lengths and `batch_of` is missing.
@@ -301,8 +295,7 @@ class Guard:
 
     @contextmanager
     def phase(self) -> Iterator[None]:
-        """Empty PyTorch's cache before and after code that uses other tensor shapes, such as evaluation or saving a
-        checkpoint.
+        """Empty PyTorch's cache before and after other work on the GPU, such as evaluation.
 
         Example:
             with guard.phase(), torch.no_grad():
@@ -316,27 +309,21 @@ class Guard:
 
     @property
     def events(self) -> deque[Event]:
-        """The latest 1,000 events: one for each out-of-memory error, with the action that the guard took."""
+        """The latest 1,000 out-of-memory errors that the guard has handled."""
         return self._event_log.events
 
     @property
     def total_norm(self) -> torch.Tensor | None:
-        """The norm of all gradients together, as measured before the last clipping; None before the first clipping."""
+        """The norm of all gradients together at the last clipping. None if nothing was clipped yet."""
         return self._update.total_norm
 
     def _report_failure(self, error: BaseException) -> None:
-        """Handle an error that leaves the guard. Notify the other ranks of it, and add the report of `ullage explain`
-        if it is an out-of-memory error.
-        """
         if read_oom(error, is_on_host=self._room.is_on_host) is not None:
             add_oom_report(error, self._room)
         if self._ranks is not None and isinstance(error, Exception) and not isinstance(error, RankError):
             self._ranks.announce_failure()
 
     def _drop_gradients(self) -> bool:
-        """Set the gradients of all parameters that the optimizers train to None. Return whether these are all the
-        parameters that can have a gradient.
-        """
         for optimizer in self._optimizers:
             if type(optimizer).zero_grad is Optimizer.zero_grad:  # equal to zero_grad(), without its profiler call
                 for group in optimizer.param_groups:
@@ -361,9 +348,6 @@ def _several(value: Any, kind: type, name: str) -> list[Any]:
 
 
 def _members_of(optimizers: Sequence[Optimizer]) -> list[tuple[int, torch.device]]:
-    """Return the number of parameters and the device of the first parameter, for each parameter group of the
-    optimizers. This list changes when parameters are added or moved.
-    """
     return [
         (len(group["params"]), group["params"][0].device)
         for optimizer in optimizers

@@ -1,13 +1,8 @@
-"""Guards of several ranks: the ranks agree before gradients are reduced, so no rank waits for a failed rank.
+"""Lets the ranks of distributed training agree whether a step succeeded, so that no rank waits for a failed one.
 
-Under DistributedDataParallel each rank runs forward and backward without communication (`no_sync`), as often and in as
-many parts as its memory requires. Then the ranks exchange, in a separate gloo process group on the CPU, whether all
-have succeeded. If so, they reduce the gradients as DDP does: divided by the number of ranks, then summed. A rank that
-gives up announces this in the same process group, and all ranks raise an error.
-
-If forward and backward themselves contain collectives (FSDP, SyncBatchNorm), the ranks agree on the number of parts
-before each step. A step that runs out of memory between collectives cannot be undone: the guard then ends the run on
-all ranks, so that no rank waits forever.
+With DistributedDataParallel, forward and backward run without communication (`no_sync`). Then the ranks agree in a
+separate gloo process group, and reduce the gradients. With FSDP or SyncBatchNorm, forward and backward contain
+collectives, so the ranks agree on the number of parts before each step.
 """
 
 from collections import Counter
@@ -33,20 +28,20 @@ from ullage.training.ownership.failure import clear_frames
 _BUCKET_BYTES: Final = 25 * MIB
 _ATTEMPTS: Final = 4
 _FAILED, _SPLIT, _PARTS = range(3)
+# The DistributedDataParallel models of this process whose gradients the guard reduces instead of DDP.
 _REPLICAS: Final[WeakSet[DistributedDataParallel]] = WeakSet()
-"""The DistributedDataParallel models of this process whose gradients a guard reduces in place of DDP."""
 
 
 @public
 class RankError(RuntimeError):
-    """An error in this rank that occurs because another rank has given up, has ended, or does not answer."""
+    """Another rank has failed, has ended, or does not respond."""
 
 
 class Ranks:
-    """The ranks that train one model together, as seen from this process."""
+    """The ranks that train one model together. Each rank has one such object."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
-        """Create the process group in which the ranks agree; every rank has to call this.
+        """Create a process group for the communication of the ranks. Every rank has to call this.
 
         Raises:
             UsageError: the DDP model has a communication hook, or was created with static_graph=True. Neither works,
@@ -69,7 +64,6 @@ class Ranks:
         self.in_lockstep = not self._replicas or any(
             isinstance(child, nn.SyncBatchNorm) for module in modules for child in module.modules()
         )
-        """Whether forward and backward of the model contain collectives, in which the ranks wait for each other."""
         shared = self._replicas[0].process_group if self._replicas else dist.group.WORLD
         assert shared is not None
         self._shared: dist.ProcessGroup = shared
@@ -88,9 +82,7 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run forward and backward without DDP's collectives inside this context. Collectives of the model itself still
-        run.
-        """
+        """Turn off DDP's collectives inside this context, but not those of the model itself."""
         # The DDP models of other guards too: the collective of a discriminator in the generator's loss would wait for
         # ranks that run fewer parts.
         replicas = list(_REPLICAS)
@@ -106,8 +98,7 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Begin a training step: broadcast the buffers of rank 0, and return the number of parts in which this rank has
-        to run the batch.
+        """Broadcast the buffers of rank 0, and return the number of parts of this rank's batch.
 
         Raises:
             RankError: another rank has ended or given up.
@@ -123,7 +114,7 @@ class Ranks:
         return self._exchange([0, 0, parts])[_PARTS] if self.in_lockstep else parts
 
     def restart(self) -> None:
-        """Request that the buffers of rank 0 are broadcast again at the beginning of the next step."""
+        """Broadcast the buffers of rank 0 again in the next step."""
         self._are_buffers_due = True
 
     def agree(self, split: int) -> int:
@@ -136,14 +127,12 @@ class Ranks:
             The largest `split` of all ranks.
 
         Raises:
-            RankError: another rank has given up, has ended or does not answer.
+            RankError: another rank has failed, has ended or does not respond.
         """
         return self._exchange([0, split, 0])[_SPLIT]
 
     def announce_failure(self) -> None:
-        """Announce to the other ranks that this rank gives up. They receive the announcement the next time that the
-        ranks exchange messages.
-        """
+        """Tell the other ranks that this rank has failed."""
         if self.in_lockstep:
             return  # the other ranks are inside the step, and wait in a collective until this process ends
         try:
@@ -152,7 +141,7 @@ class Ranks:
             return  # the error is this rank's own announcement, or the other ranks have already ended
 
     def share(self) -> None:
-        """Replace every gradient by its mean over the ranks."""
+        """Average each gradient over the ranks."""
         self._are_buffers_due = True
         if not self._replicas:
             return
@@ -192,11 +181,6 @@ class Ranks:
         return largest
 
     def _retry(self, collective: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Run a collective. If this rank ran out of memory before the collective started, free memory and retry it.
-
-        Raises:
-            RankError: another rank has ended or does not answer.
-        """
         for left in reversed(range(_ATTEMPTS)):
             try:
                 collective(*args, **kwargs)
@@ -215,9 +199,7 @@ class Ranks:
 
 
 def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ranks | None:
-    """Return the process group of the ranks that train these modules together; None if each rank trains a separate
-    model.
-    """
+    """Return the ranks that train these modules together. None if each rank trains a separate model."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return None
     from torch.distributed.fsdp import FSDPModule
@@ -229,9 +211,6 @@ def ranks_of(modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> Ra
 
 
 def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, torch.dtype], torch.Tensor]:
-    """Allocate the flat tensors into which small gradients are copied for an all-reduce. There is one for each device
-    and dtype, as large as its largest bucket.
-    """
     sizes: Counter[tuple[torch.device, torch.dtype]] = Counter()
     for parameter in parameters:
         if parameter.requires_grad and parameter.nbytes <= _BUCKET_BYTES:
@@ -243,9 +222,6 @@ def _flat_for(parameters: Sequence[nn.Parameter]) -> dict[tuple[torch.device, to
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield buckets of gradients with the same device and dtype. A bucket has up to 25 MiB, and the order is the same
-    on every rank.
-    """
     groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for gradient in gradients:
         if gradient.layout is not torch.strided or gradient.nbytes > _BUCKET_BYTES:

@@ -1,7 +1,4 @@
-"""A rehearsal runs the heaviest step of a training run before training starts, and then undoes it.
-
-It shows how much memory the run needs, and leaves segments in PyTorch's cache that the largest shapes fit into.
-"""
+"""Runs the training step that needs the most memory before training starts, and undoes it."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,23 +21,23 @@ _LOG_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The result of `Guard.rehearse`: the heaviest batch, and the memory that its step needed."""
+    """The result of `Guard.rehearse`: the batch that needs the most memory, and its peak."""
 
     batches: int
-    """The number of batches from which the heaviest was chosen."""
+    """The number of batches among which the heaviest was chosen."""
     items: int | None
     length: int
-    """The number of elements of one item in the largest tensor of the heaviest batch: tokens of a sequence, or pixels
-    of an image.
+    """The number of elements of one item in the largest tensor of the batch: tokens of a sequence, or pixels of an
+    image.
     """
     parts: int
-    """The number of parts in which the heaviest batch has to be run."""
+    """The number of parts into which the guard has to split the batch."""
     has_tried_optimizers: bool
-    """Whether state and temporaries of all optimizers were allocated in the rehearsal too. This is possible only with
-    PyTorch's own optimizers.
+    """Whether memory for the optimizers' steps was allocated too. This is possible only for optimizers of
+    `torch.optim`.
     """
     peak_allocated_bytes: int | None
-    """PyTorch's peak of allocated memory in this process, in bytes; None without a CUDA device."""
+    """The peak of allocated memory in this process, in bytes. None without a CUDA device."""
     peak_reserved_bytes: int | None
 
     def __str__(self) -> str:
@@ -75,7 +72,7 @@ def rehearse(
     cost: Cost | None,
     log: Callable[[str], Any],
 ) -> Rehearsal:
-    """Find the heaviest batch, run its step without the optimizer's writes, and restore everything.
+    """Run the step of the heaviest batch without changing parameters, and restore everything else.
 
     Raises:
         UsageError: `batches` is empty, or holds lengths and `batch_of` is missing.
@@ -148,7 +145,6 @@ def _heaviest_of(
 
 @contextmanager
 def _everything_kept(ladder: Ladder) -> Iterator[None]:
-    """Restore random number states, buffers and gradients when this context ends."""
     gradients = [parameter.grad for parameter in ladder.rewind.parameters]
     for parameter in ladder.rewind.parameters:
         parameter.grad = None

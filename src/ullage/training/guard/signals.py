@@ -1,7 +1,6 @@
-"""Holds back signals such as SIGINT (Ctrl-C) while the guard's own code runs, until the user's code runs again.
+"""Delays signals such as SIGINT (Ctrl-C) while the guard restores tensors or steps the optimizer.
 
-A signal handler may raise an error at any line. The guard can undo a step that is interrupted in the user's code. An
-interruption inside a restore or inside the optimizer's step would leave tensors half written.
+A signal handler may raise an error at any line, which could leave tensors half written.
 """
 
 import signal
@@ -10,18 +9,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+# The signals that are delayed while the guard's own code runs. The handler of SIGINT must be restored last, so SIGINT
+# is last.
 _NUMBERS: Final = tuple(
     getattr(signal, name)
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
-"""The signals that are delayed while the guard's own code runs. SIGINT comes last, so its handler is restored last."""
 
 
 class Signals:
-    """A delay for signals that have a Python handler. If the same signal arrives a second time, it is handled
-    immediately.
-    """
+    """Delays signals that have a Python handler. If a signal arrives twice, it is handled immediately."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, Any], Any]] = {}
@@ -30,7 +28,7 @@ class Signals:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Delay signals inside this context, and call their handlers when the context ends."""
+        """Delay signals until the end of this context."""
         if self._handlers or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -51,7 +49,7 @@ class Signals:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Handle signals immediately inside this context. The signals that were delayed until now are handled first."""
+        """Handle signals immediately inside this context, including those that were delayed before."""
         if not self._handlers:
             yield
             return

@@ -1,1 +1,1 @@
-"""`ullage.isolated`: runs a function in a separate process, so that all memory that it uses is freed when it ends."""
+"""`ullage.isolated` runs a function in a separate process, so that all its memory is freed afterwards."""

@@ -1,8 +1,7 @@
-"""The process in which `ullage.isolated` runs a function: it reads the call, runs the function, and writes the answer.
+"""The separate process of `ullage.isolated`. It reads the function and its arguments, and sends the result back.
 
-`isolated` starts it with the file descriptors CHANNEL LIFELINE CALL ANSWER as arguments. CALL and ANSWER are parcels
-(`transfer`). The note of the answer describes its value: {"kind": "result" | "error" | "refused", ...}. Nothing is
-written to CHANNEL: it closes when the process ends.
+Its command-line arguments are four file descriptors: CHANNEL LIFELINE CALL ANSWER. The function and the result are
+sent through shared memory files. CHANNEL closes when the process ends.
 """
 
 import faulthandler
@@ -23,23 +22,18 @@ from ullage.base.driver import count_used
 from ullage.training.isolation import transfer
 
 CLOSED_CODE: Final = 119
-"""The exit code of the process that means that the user's function has closed the file descriptor for its result."""
+"""The exit code that means that the user's function has closed the file descriptor for its result."""
 
 
 class _ClosedError(BaseException):
-    """An error that means that the user's function has closed a file descriptor of ullage, so that no result can be
-    sent back.
-    """
+    """The user's function has closed a file descriptor of ullage, so no result can be sent back."""
 
 
 class _Reply:
-    """The result or error of the user's function, which is sent to the parent process once."""
-
     def __init__(self, file: int) -> None:
         self._file = file
         self._identity = file_behind(file)
         self.count = False
-        """Whether the used GPU memory that the driver reports is sent to the parent process too."""
 
     def result(self, value: Any) -> None:
         try:
@@ -69,9 +63,7 @@ class _Reply:
 
 
 def main() -> None:
-    """Run the function call that the command-line arguments describe, then run the exit handlers and end the process
-    without unloading modules.
-    """
+    """Run the function that the parent process has sent, and end this process."""
     tie_to_parent()
     channel, call, given = (int(number) for number in sys.argv[2:5])
     for number in (channel, call, given):
@@ -120,9 +112,7 @@ def _read_call(call: int, answer: _Reply) -> Callable[[], Any] | None:
 
 
 def _inherit_card() -> None:
-    """Emulate the same GPU as in the parent process. sitecustomize has already done this, unless Python was started
-    with a flag such as -I or -S.
-    """
+    # Usually, sitecustomize has done this already. It does not run if Python was started with a flag such as -I or -S.
     # These imports take half of the start time of this process, so they are skipped without an emulated GPU.
     from ullage.base.errors import TorchMissingError
     from ullage.gpu.emulator.emulate import inherit
@@ -132,9 +122,7 @@ def _inherit_card() -> None:
 
 
 def _publish() -> None:
-    """Copy the objects of the parent process's `__main__` module into `__main__` of this process, in which pickle and
-    torch.save look for them.
-    """
+    # pickle and torch.save look for the parent's objects in `__main__`
     main = vars(sys.modules["__main__"])
     for found in gc.get_objects():
         if issubclass(type(found), type | FunctionType):

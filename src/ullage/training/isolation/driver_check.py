@@ -1,6 +1,6 @@
-"""The used GPU memory that the driver reports before, during and after a function runs in a separate process.
+"""Reads from the driver how much GPU memory is used before, during and after a function in a separate process.
 
-The driver does not report which process uses the memory. Changes by other processes on the GPU are therefore included.
+The values include all processes on the GPU.
 """
 
 import os
@@ -18,36 +18,30 @@ _TICK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """The used memory of one GPU in bytes, as the driver reports it, summed over all processes."""
+    """The used memory of one GPU in bytes: before a function ran, when it ended, and after its process ended."""
 
     index: int
     name: str
     before_bytes: int
     within_bytes: int | None
-    """The used bytes at the time when the function had returned or raised an error; None if the process ended before it
-    could query the driver.
-    """
+    """The used bytes when the function ended. None if the process could not query the driver."""
     after_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverCheck:
-    """The used memory that the driver reports before a function ran in a separate process, when the function ended, and
-    after the process ended.
-    """
+    """The used GPU memory before a function ran, when it ended, and after its process ended."""
 
     process: int
-    """The id of the process in which the function ran."""
+    """The ID of the process in which the function ran."""
     cards: tuple[CardUse, ...]
     why_not: str
-    """The reason why the driver could not be queried for the used memory; empty if it was queried."""
+    """The reason why the driver could not be queried. Empty if it was queried."""
     is_emulated: bool
 
     @property
     def came_back(self) -> bool:
-        """Whether each GPU has at most as much memory in use as before the function ran; false if the driver could not
-        be queried.
-        """
+        """Whether no GPU has more memory in use than before. False if the driver could not be queried."""
         return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
 
     def __str__(self) -> str:
@@ -58,13 +52,13 @@ class DriverCheck:
 
 
 def prove(process: int, before: DriverCount, note: dict[str, Any] | None) -> DriverCheck:
-    """Query the driver again after the process has ended, and return all counts.
+    """Query the driver after the process has ended. Return the used memory before, during and after the function.
 
     Args:
-        process: the id of the process.
-        before: the count before the process started.
-        note: the note of the process's answer, with the count at the function's end under "count"; None if the process
-            gave no answer.
+        process: the ID of the process.
+        before: the used memory before the process started.
+        note: the JSON data that the process has sent, with the used memory at the function's end under "count"; None if
+            it sent nothing.
     """
     until = time.monotonic() + _RETURN_SECONDS
     while True:

@@ -1,8 +1,6 @@
-"""`ullage.isolated`: runs a function in a fresh process, so that all its memory, CUDA context included, is freed.
+"""`ullage.isolated`: runs a function in a new process, so that all its GPU memory and its CUDA context are freed.
 
-A process that has used CUDA keeps a CUDA context on the GPU until the process ends. A function that runs in a separate
-process leaves nothing on the GPU. This module does not depend on what the function does, and does not initialise CUDA
-in the calling process.
+A process that has used CUDA keeps a CUDA context on the GPU until it ends. This module does not initialise CUDA.
 """
 
 import errno
@@ -32,8 +30,8 @@ T = TypeVar("T")
 
 _TICK_SECONDS: Final = 0.2
 _ENDING_SECONDS: Final = 0.01
+# The signals at which faulthandler writes the stack trace of the process.
 _FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
-"""The signals after which faulthandler writes the stack trace of the process."""
 _NO_ROOM: Final = frozenset({errno.EFBIG, errno.ENOSPC, errno.ENOMEM})
 _INTERRUPT_SECONDS: Final = 5.0  # time for the function to clean up after Ctrl-C
 
@@ -134,7 +132,6 @@ def _write_call(
 
 
 def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a name for the part of a function call (the function or an argument) that cannot be pickled."""
     parts = {f"the function {_name_of(fn)}": fn}
     for place, part in (*enumerate(args), *kwargs.items()):
         parts[f"argument {place!r} of {_name_of(fn)} (of type {type(part).__name__})"] = part
@@ -151,18 +148,12 @@ def _culprit(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IsolatedRun:
-    """The outcome of the separate process in which the user's function ran."""
-
     process: int
     in_time: bool
     code: int
-    """The exit code of the process. A negative value is the number of the signal that ended the process."""
 
 
 def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
-    """Run the user's function in a separate process. Wait until that process and all processes that it started have
-    ended.
-    """
     deadline = math.inf if timeout_seconds is None else time.monotonic() + timeout_seconds
     with _process(call, answer) as (process, channel):
         try:
@@ -178,7 +169,6 @@ def _run(call: int, answer: int, timeout_seconds: float | None) -> _IsolatedRun:
 
 @contextmanager
 def _process(call: int, answer: int) -> Iterator[tuple[ChildProcess, int]]:
-    """Start a process for this context. When the context ends, end the process and all processes that it started."""
     if not sys.executable:
         raise IsolationError("ullage.isolated cannot start a Python process: sys.executable is empty in this process")
     for stream in (sys.stdout, sys.stderr):
@@ -204,7 +194,6 @@ def _process(call: int, answer: int) -> Iterator[tuple[ChildProcess, int]]:
 
 
 def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
-    """Wait until a process has ended, without reaping it. Return False if the deadline passes first."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     while not process.has_ended():
@@ -221,7 +210,6 @@ def _wait(process: ChildProcess, channel: int, deadline: float) -> bool:
 def _outcome(
     answer: int, note: dict[str, Any] | None, run: _IsolatedRun, name: str, timeout_seconds: float | None
 ) -> Any:
-    """Return the result that the separate process has sent, or raise the error that it has sent."""
     if not run.in_time:
         where = "had returned, but threads or exit handlers of its process" if note else "or what it called"
         raise IsolationError(f"{name} was ended after timeout_seconds={timeout_seconds}: it {where} were still running")
@@ -257,7 +245,6 @@ def _cause(code: int) -> str:
 
 
 def _name_of(fn: object) -> str:
-    """Return the name of a function without running any of the user's code."""
     while isinstance(fn, partial):
         fn = fn.func
     if isinstance(fn, FunctionType | BuiltinFunctionType | MethodType | type):

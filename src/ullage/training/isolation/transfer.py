@@ -1,8 +1,7 @@
-"""Transfers values between two processes of ullage through shared memory: a pickle and separate large buffers.
+"""Sends Python objects to another process through shared memory.
 
-A parcel is an anonymous memory file (`memfd_create`), so nothing remains in /dev/shm even if a process crashes. Arrays
-and tensors are written without an extra copy, and arrive as ordinary memory. A tensor on a GPU arrives either on the
-same GPU or on the CPU. This module does not depend on what the values are used for.
+The shared memory is an anonymous file (`memfd_create`), so nothing remains in /dev/shm after a crash. Arrays and
+tensors are written without an extra copy. A tensor on a GPU arrives on the same GPU or on the CPU.
 """
 
 import io
@@ -30,21 +29,19 @@ _NO_FILE: Final = "<dynamic-code>"  # the file name that cloudpickle 3.1.3 gives
 
 
 def new_file() -> int:
-    """Create an empty parcel (a shared memory file for one value), and return its file descriptor, which child
-    processes do not inherit.
-    """
+    """Create an empty shared memory file, and return its file descriptor."""
     return beside_streams(os.memfd_create("ullage-parcel", os.MFD_CLOEXEC))
 
 
 def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> None:
-    """Write a value and a note of JSON data into an empty parcel. If the writer dies before it is done, the parcel
-    reads as empty.
+    """Write an object and JSON data into an empty shared memory file. If this process dies meanwhile, the file stays
+    empty for readers.
 
     Args:
-        file: the file descriptor of the parcel.
-        value: any value that cloudpickle can pickle, including functions and classes of `__main__`, lambdas and
+        file: the file descriptor of the shared memory file.
+        value: any object that cloudpickle can pickle, including functions and classes of `__main__`, lambdas and
             closures.
-        note: JSON data that can be read without unpickling the value.
+        note: JSON data that can be read without unpickling the object.
         keep_device: whether a tensor on a GPU arrives on the same GPU; otherwise it arrives on the CPU.
 
     Raises:
@@ -73,7 +70,7 @@ def write(file: int, value: Any, *, note: dict[str, Any], keep_device: bool) -> 
 
 
 def read_note(file: int) -> dict[str, Any] | None:
-    """Return the JSON note that was written into a parcel (a shared memory file); None if the parcel is empty."""
+    """Return the JSON data in a shared memory file. None if the file is empty."""
     if os.fstat(file).st_size < _PAGE_BYTES:
         return None
     tail, buffers, length, _ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
@@ -84,8 +81,7 @@ def read_note(file: int) -> dict[str, Any] | None:
 
 
 def read_value(file: int) -> Any:
-    """Return the value that was written into a parcel (a shared memory file). This works only once, because it frees
-    the parcel's memory.
+    """Return the object in a shared memory file. This works only once, because it frees the memory.
 
     Raises:
         Exception: any error that the value's classes raise when they are unpickled.
@@ -99,7 +95,6 @@ def read_value(file: int) -> Any:
 
 
 def _take(mapping: mmap.mmap, start: int, length: int) -> bytearray:
-    """Return a copy of a buffer in ordinary memory, and free the pages of the original in the shared memory file."""
     with memoryview(mapping) as whole, whole[start : start + length] as part:
         copy = bytearray(part)
     with suppress(OSError):  # a kernel without this feature frees the pages together with the parcel
@@ -114,18 +109,12 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """Return the reduced form of a code object for pickle, including its file name, so that tracebacks show source
-    lines. cloudpickle 3.1.3 omits the file name.
-    """
+    # cloudpickle 3.1.3 omits the file name, which tracebacks need to show source lines
     make, arguments, *rest = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments), *rest
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
-    """A pickler that stores tensor data outside of the pickle. It also supports exceptions that cannot be unpickled by
-    default.
-    """
-
     dispatch_table: ClassVar = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, stream: io.BytesIO, put: Any, *, keep_device: bool) -> None:
@@ -133,9 +122,6 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         self._keep_device = keep_device
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return the reduced form of an object for pickle; NotImplemented if the form that the object's class defines
-        is to be used.
-        """
         torch = sys.modules.get("torch")
         if torch is not None:
             if type(obj) is torch.UntypedStorage:
@@ -172,9 +158,7 @@ def _typed_storage(untyped: Any, dtype: Any) -> Any:
 
 
 def _error(error: BaseException) -> Any:
-    """Return the reduced form of an exception for pickle. If its class cannot be called with the exception's arguments,
-    the exception is restored without calling `__init__`.
-    """
+    # if its class cannot be called with the exception's arguments, the exception is restored without `__init__`
     try:
         reduced: Any = error.__reduce_ex__(5)
         again = reduced[0](*reduced[1])

@@ -1,3 +1,1 @@
-"""`ullage.Monitor`: watches memory from step to step, and distinguishes leaks from warm-up, longer batches,
-fragmentation.
-"""
+"""`ullage.Monitor` watches the memory of a training loop and finds memory leaks."""

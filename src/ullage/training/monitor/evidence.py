@@ -1,9 +1,7 @@
-"""Evidence for a leak: the lines whose live blocks grow from step to step, and the variable that holds them.
+"""Finds the source lines whose allocated memory grows from step to step, and the variable that holds this memory.
 
-PyTorch records allocation stacks only while evidence is gathered, unless the user has switched the recording on. It
-keeps no history: each live block then has the Python stack that allocated it. Backward allocates in its own threads,
-which have no Python frames. If those blocks grow, backward runs in the calling thread until the evidence is complete.
-The holder is found by comparing two results of `ullage.owners`.
+PyTorch records allocation stacks only during the search. Backward allocates in threads without Python frames, so it may
+be moved to the calling thread for a while.
 """
 
 import re
@@ -18,35 +16,30 @@ from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
-"""The number of samples of the live blocks that must have been taken before the lines whose memory grows are named."""
+"""The number of samples that are needed before a source line is named."""
 UNIT_BYTES: Final = 512
-"""The allocator's unit for block sizes in bytes. All block sizes are multiples of this number."""
+"""The unit of block sizes in PyTorch's allocator, in bytes. Every block size is a multiple of it."""
 _MAX_SAMPLES: Final = 16
+# The N in this rule: a finding names a source line only if the line's memory grows by at least 1/N of the growth of the
+# fastest line.
 _NAMED_ONE_IN: Final = 10
-"""The number N such that a source line is not named in a finding if its memory grows by less than 1/N of the growth of
-the fastest line.
-"""
 _LEAST_HELD_BYTES: Final = 1 << 10
 _PLACE: Final = re.compile(r"\[\d+\]")
+# A regular expression for a repeated part of a path. Paths can become longer as a leak grows, for example if each
+# exception refers to the previous one.
 _REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
-"""A regular expression for a part of a path that is repeated. For example, if exceptions each refer to the previous
-one, the path becomes longer as the leak grows.
-"""
 
 HeldByPath = dict[str, tuple[int, int]]
-"""The number of blocks and the bytes that are held through each path from a variable. Each index in a path is replaced
-by a star.
+"""Maps each path from a variable to the number of blocks and bytes that it holds. A star replaces each index in a
+path.
 """
+# A sample of the live blocks: the step, and a mapping from each source line to the bytes and the number of its live
+# blocks.
 _Sample = tuple[int, dict[str | None, tuple[int, int]]]
-"""A sample of the live blocks: the step, and for each source line the bytes and the number of the live blocks that the
-line allocated.
-"""
 
 
 class GrowthEvidence:
-    """Samples of the live blocks of a device, grouped by the line that allocated them. A sample is taken every few
-    steps of a phase.
-    """
+    """Samples the allocated blocks of a device every few steps, grouped by the source line that allocated them."""
 
     def __init__(self, device: int, stride: int) -> None:
         self._device = device
@@ -61,7 +54,7 @@ class GrowthEvidence:
         """Make PyTorch record the stack of each allocation from now on.
 
         Args:
-            step: the number of steps of the phase so far.
+            step: the number of steps so far.
         """
         if self.is_possible and not torch._C._cuda_isHistoryEnabled():
             torch.cuda.memory._record_memory_history("state", context="alloc", stacks="python", max_entries=1)
@@ -70,7 +63,7 @@ class GrowthEvidence:
         self._due = step + 2
 
     def stop(self) -> None:
-        """Restore PyTorch's settings."""
+        """Restore PyTorch's settings for allocation stacks."""
         if self._records:
             self._records = False
             torch.cuda.memory._record_memory_history(None)
@@ -79,7 +72,7 @@ class GrowthEvidence:
             self._single_thread = None
 
     def sample(self, step: int) -> None:
-        """Take a sample of the live blocks by source line, if the next sample is due at this step."""
+        """Take a sample of the allocated blocks, if one is due at this step."""
         if step < self._due or not self.is_possible:
             return
         self._due = step + self._stride
@@ -91,15 +84,13 @@ class GrowthEvidence:
 
     @property
     def is_complete(self) -> bool:
-        """Whether enough samples of the live blocks have been taken to name the source lines whose memory grows."""
+        """Whether there are enough samples to name the source lines whose memory grows."""
         return len(self._samples) >= NEEDED_SAMPLES or not self.is_possible
 
     def lines(self, *, by_blocks: bool) -> tuple[tuple[str, int], ...]:
-        """Return the source lines whose memory grows from sample to sample, with their growth in bytes per step, the
-        fastest first.
+        """Return the source lines whose memory grows, with the growth in bytes per step, the fastest first.
 
-        Lines with a rising number of blocks are preferred to lines with rising bytes, because longer batches also raise
-        bytes.
+        Lines with a rising number of blocks are preferred, because longer batches also raise the number of bytes.
 
         Args:
             by_blocks: whether the total number of blocks rises. If it does not, the new blocks of a line may only
@@ -126,12 +117,8 @@ class GrowthEvidence:
         return ()
 
     def _known(self, line: str) -> list[tuple[int, int, int]]:
-        """Return the samples of a source line as (step, bytes, blocks), beginning after the last sample in which the
-        line had no blocks.
-
-        A line that allocates in backward has no blocks in the first samples, because backward is moved to the calling
-        thread only later.
-        """
+        # A line that allocates in backward has no blocks in the first samples, because backward is moved to the calling
+        # thread only later.
         rows = [(step, *sample.get(line, (0, 0))) for step, sample in self._samples]
         empty = [place for place, row in enumerate(rows) if not row[2]]
         return rows[empty[-1] :] if empty else rows
@@ -158,23 +145,18 @@ class GrowthEvidence:
 
 
 def _rises_in_blocks(rows: list[tuple[int, int]]) -> bool:
-    """Return whether the number of blocks rises from sample to sample. In one of four samples it may stay equal,
-    because a leak may skip steps.
-    """
+    # It may stay equal in one of four samples, because a leak may skip steps.
     rises = [after[1] - before[1] for before, after in pairwise(rows)]
     return min(rises) >= 0 and rises.count(0) <= len(rises) // 4
 
 
 def _rises_in_bytes(rows: list[tuple[int, int]]) -> bool:
-    """Return whether the bytes rise evenly from sample to sample while the number of blocks does not fall."""
     rises = [after[0] - before[0] for before, after in pairwise(rows)]
     return is_even(rises, even_share(rows[-1][1])) and all(after[1] >= before[1] for before, after in pairwise(rows))
 
 
 def held_now(device: int) -> HeldByPath:
-    """Return the memory that is now held on a device through each path from a variable; empty if the allocator cannot
-    list its blocks.
-    """
+    """Return the memory that each variable holds on a device. Empty if the allocator cannot list its blocks."""
     try:
         from ullage.training.ownership.owners import owners
     except ImportError:
@@ -192,9 +174,7 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path from a variable through which most additional blocks (or bytes) are held; None if no path holds
-    more than before.
-    """
+    """Return the path from a variable to the object that holds the most additional memory. None if there is none."""
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
         for path, (blocks, n_bytes) in after.items()

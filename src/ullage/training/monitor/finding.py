@@ -1,4 +1,4 @@
-"""The findings of `ullage.Monitor` and their text. The module `judge` decides when a finding is made."""
+"""The reports of `ullage.Monitor` about memory that has risen."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,67 +7,58 @@ from typing import Final
 from ullage.base.units import text_of_bytes
 
 ENOUGH_STEPS: Final = 50
-"""The number of training steps within which the monitor finds a leak."""
+"""The number of training steps within which a leak is found."""
 
 
 class FindingKind(StrEnum):
     """The reason why memory has risen."""
 
     LEAK = "leak"
-    """Memory that stays allocated after each step keeps growing from step to step."""
+    """The memory that stays allocated after each step grows from step to step."""
     GROWTH_ENDED = "growth that ended"
-    """Memory grew from step to step and then stopped growing, such as a buffer that is full or a list that was
-    cleared.
-    """
+    """Memory grew from step to step and then stopped growing, for example because a buffer is full."""
     WARM_UP = "warm-up"
-    """Memory rose once and then stayed at that level, for example optimizer state, a workspace, or a copy of the
-    weights.
-    """
+    """Memory rose once and then stayed constant, for example because the optimizer created its state."""
     LONGER_BATCH = "longer batch"
-    """The peak of memory rose, but the memory that stays allocated after each step did not."""
+    """The memory peak rose, but the memory after each step did not."""
     FRAGMENTATION = "fragmentation"
-    """Reserved memory rose, but the peak of allocated memory did not. The unused reserved memory is in pieces that are
-    too small to be used.
-    """
+    """Reserved memory rose, but the peak of allocated memory did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorFinding:
-    """One finding of a `Monitor`: which memory rose, since which step, and why."""
+    """A report of `Monitor`: which memory rose, since which step, and why."""
 
     kind: FindingKind
     """The reason why memory has risen."""
     phase: str
-    """The phase in whose steps memory rose: "train", or the name that was passed to `Monitor.phase`."""
+    """The phase in which memory rose: "train", or the name that was passed to `Monitor.phase`."""
     step: int
-    """The training step at which the monitor made the finding, from 1 on, counted over all phases."""
+    """The training step at which the rise was found, counted over all phases. The first step is 1."""
     since_step: int
-    """The step since which memory rose."""
+    """The training step since which memory rose."""
     until_step: int | None = None
-    """The step at which the growth was found to have stopped; None while memory still grows."""
+    """The step at which the growth had stopped. None if memory still grows."""
     bytes_per_step: int = 0
-    """The average growth in bytes per step; 0 if memory does not grow from step to step."""
+    """The average growth in bytes per step. It is 0 if memory rose only once."""
     total_bytes: int = 0
     """The total growth in bytes."""
     line: str | None = None
-    """The line of the user's code that allocated most of the additional memory ("project/train.py:41"); None if this is
+    """The source line that allocated most of the additional memory, such as "project/train.py:41". None if it is
     unknown.
     """
     lines: tuple[tuple[str, int], ...] = ()
-    """All source lines whose memory grows, each with its growth in bytes per step, the fastest first."""
+    """All source lines whose memory grows, with the growth in bytes per step, the fastest first."""
     holder: str | None = None
-    """The path from a variable to the object that holds the additional memory; None if it was not searched or not
-    found.
-    """
+    """The path from a variable to the object that holds the additional memory. None if it is unknown."""
 
     @property
     def is_leak(self) -> bool:
-        """Whether memory still grows from step to step."""
         return self.kind is FindingKind.LEAK
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the user should act on this finding. This is the case for a leak and for fragmentation."""
+        """Whether the user should act, because memory leaks or is fragmented."""
         return self.kind in (FindingKind.LEAK, FindingKind.FRAGMENTATION)
 
     def __str__(self) -> str:

@@ -1,9 +1,7 @@
-"""Turns floors (`series`) into findings: decides which growth to investigate and which growth to report.
+"""Decides whether memory growth is a leak.
 
-Growth is suspected when the floors (the lowest memory over several steps) rise twice in a row. It is established when
-they have risen four times and block lists of the same steps name the growing lines. A suspicion costs little and may be
-wrong; a finding needs both signs. `ullage.base.growth` defines when growth is even, slows down, has stopped, and is
-large enough for a finding.
+It compares the lowest memory over 8 steps, over 32 steps, and so on. If this minimum rises twice in a row, growth is
+suspected. It is reported after more rises, if the source lines whose memory grows were found too.
 """
 
 import gc
@@ -19,32 +17,27 @@ from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, w
 
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
+# The monitor records which source lines allocate only if memory grows over 8, 32 or 128 steps. These are three levels.
+# For more steps, recording would take too much time.
 _RECORDED_LEVELS: Final = 3
-"""The number of step counts (8, 32 and 128) for which the monitor records, when the lowest memory over so many steps
-grows, which source lines allocate. For larger step counts, recording would cost too much time.
-"""
+# Growth in the memory minimums over 8 steps must continue for this many more steps before it is reported as a leak.
 _CONFIRMED_STEPS: Final = 6
-"""The number of further steps for which growth has to continue before it is reported as a leak, if it was found in the
-minimums over 8 steps.
-"""
+# The number of consecutive rises after which growth is reported even if no growing source line was found.
 _WITHOUT_LINE: Final = 7
-"""The number of consecutive rises after which growth is reported even if no growing source line has been found."""
 _REST_FLOORS: Final = 4
 _LONGEST_REST: Final = 1 << 14
 _FASTER: Final = 1.5
 _SETTLED_FLOORS: Final = 3
 _LEAST_UNUSED: Final = 32 * MIB
+# The N in this rule: a GPU's memory is fragmented if at least 1/N of its reserved memory was unused even at the peak.
 _UNUSED_ONE_IN: Final = 3
-"""The number N such that a GPU's memory counts as fragmented if at least 1/N of its reserved memory was unused even at
-the peak.
-"""
+# The N in this rule: a peak of memory has risen if it is higher than its earlier value by at least 1/N of this value.
 _RISE_ONE_IN: Final = 16
-"""The number N such that a peak of memory counts as risen if it has risen by at least 1/N of its earlier value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLevels:
-    """The statistics of PyTorch's allocator after a training step, in bytes and in numbers of blocks."""
+    """The allocator's statistics after a training step: bytes, and numbers of blocks."""
 
     bytes: int
     blocks: int
@@ -53,7 +46,7 @@ class StepLevels:
 
     @classmethod
     def of(cls, statistics: Mapping[str, Any]) -> Self:
-        """Create this object from the memory statistics that `torch._C._cuda_memoryStats` returns."""
+        """Create the object from PyTorch's memory statistics (`torch._C._cuda_memoryStats`)."""
         return cls(
             # Requested bytes are used, because a block may be up to 1 MiB larger than its request, depending on its
             # position.
@@ -66,96 +59,58 @@ class StepLevels:
 
 @dataclass(slots=True)
 class _Suspicion:
-    """Memory growth that the monitor is investigating."""
-
     series: Series
     phase: str
     level: int
     is_by_blocks: bool
     since: Floor
     begun: tuple[int, int]
-    """The allocated bytes and the peak in bytes at the time when growth was first suspected."""
     evidence: GrowthEvidence | None
     held: HeldByPath | None = None
-    """The paths from variables through which memory was held when the growth had been observed for a while. They are
-    compared with the paths at the time of the report.
-    """
     is_swept: bool = False
-    """Whether the garbage collector was run since growth was suspected, so that reference cycles are not mistaken for
-    growth.
-    """
     confirmed_at: int | None = None
-    """The number of steps of the phase at which memory growth is checked once more before it is reported as a leak;
-    None if no such check is planned.
-    """
 
 
 @dataclass(slots=True)
 class _Rest:
-    """A waiting time after suspected growth was dismissed. The monitor does not investigate similar growth until it
-    ends.
-    """
-
     steps: int
     until: int = 0
-    """The number of steps of the phase at which the waiting time ends."""
+    # if False, only growth in bytes is ignored, which longer batches can cause
     is_of_blocks: bool = False
-    """Whether growth in the number of blocks is also ignored during the waiting time. Otherwise only growth in bytes is
-    ignored, which longer batches may cause.
-    """
 
 
 @dataclass(slots=True)
 class _Standing:
-    """A leak that was reported, and whose growth the monitor still follows."""
-
     place: int
-    """The index of the leak's finding in `Judge.findings`."""
     level: int
     is_by_blocks: bool
     since: Floor
     top: Floor
-    """The highest floor of the leak so far, in bytes or in blocks. A floor is the lowest memory over several steps."""
     longest_pause: int = 0
 
 
 @dataclass(slots=True)
 class _Past:
-    """The results of earlier investigations of memory growth in a phase."""
-
     rests: list[_Rest] = field(
         default_factory=lambda: [_Rest(_REST_FLOORS * width_of(level)) for level in range(LEVELS)]
     )
-    """The waiting times after suspected memory growth was dismissed: one for memory minimums over 8 steps, one for
-    minimums over 32 steps, and so on.
-    """
     blocks_per_step: float = 0.0
-    """The growth in blocks per step that was too small for a finding. Afterwards only faster growth is investigated."""
+    # It is raised when growth has ended. A list that is cleared from time to time appears to grow over few steps.
     least_level: int = 0
-    """The index of the smallest number of steps (8, 32, ...) whose memory minimums are searched for growth. It is
-    raised after growth that ended, because a list that is cleared from time to time appears to grow over few steps.
-    """
     standing: _Standing | None = None
 
 
 @dataclass(slots=True)
 class _Rises:
-    """The rises of memory from one constant level to the next. A few such rises are a warm-up, but rises that continue
-    are growth.
-    """
-
     count: int = 0
     first_step: int = 0
     last_step: int = 0
     longest_pause: int = 0
     waiting: tuple[str, int, int] | None = None
-    """The phase, the first step and the total bytes of rises that are not reported yet, because more rises may
-    follow.
-    """
 
 
 class Judge:
-    """The part of a monitor that decides which memory growth to investigate and which findings to report."""
+    """Decides which memory growth is investigated and which is reported."""
 
     def __init__(self, least_bytes: int, notify: Callable[[MonitorFinding], Any], *, searches_holders: bool) -> None:
         self.findings: list[MonitorFinding] = []
@@ -168,29 +123,25 @@ class Judge:
         self._begun: StepLevels | None = None
         self._settled: tuple[int, StepLevels] | None = None
         self._settled_floors: dict[int, int] = {}
-        """The allocated bytes of each phase, measured when memory had last settled at a constant level. The key is the
-        `id` of the phase's series.
-        """
         self._rises = _Rises()
         self._higher = 0
 
     def start(self, levels: StepLevels) -> None:
-        """Record the allocator's statistics as they are before the first step."""
+        """Record the allocator's statistics before the first step."""
         self._begun = levels
 
     @property
     def suspects(self) -> bool:
-        """Whether the monitor is investigating memory growth."""
         return self._suspicion is not None
 
     def stop(self) -> None:
-        """Stop the investigation of memory growth."""
+        """Stop investigating memory growth."""
         if self._suspicion is not None and self._suspicion.evidence is not None:
             self._suspicion.evidence.stop()
         self._suspicion = None
 
     def sample_evidence(self, series: Series, step: int) -> None:
-        """Take a sample of the live blocks after a step, if the monitor is investigating growth in this phase."""
+        """Sample the allocated blocks after a step, if memory growth is under investigation."""
         suspicion = self._suspicion
         if suspicion is None or suspicion.series is not series:
             return
@@ -201,9 +152,7 @@ class Judge:
             self._conclude(suspicion, self._past[id(series)], step)
 
     def judge(self, series: Series, phase: str, step: int, levels: StepLevels, *, is_alone: bool) -> None:
-        """Compute the lowest memory (the floor) over the latest steps of a phase, and report the findings that follow
-        from it.
-        """
+        """Examine the memory of a phase after a training step, and report growth."""
         closed = series.close(step)
         past = self._past.setdefault(id(series), _Past())
         if past.standing is not None:
@@ -242,7 +191,6 @@ class Judge:
             return
 
     def _decide(self, suspicion: _Suspicion, past: _Past, step: int, levels: StepLevels) -> None:
-        """Decide whether suspected memory growth is dismissed, counts as established, or needs more steps."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if rises < _SUSPECTED:
@@ -278,7 +226,6 @@ class Judge:
             self._conclude(suspicion, past, step)
 
     def _conclude(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Report established memory growth as a leak if it continues and is large enough."""
         series, level, evidence = suspicion.series, suspicion.level, suspicion.evidence
         rises, is_by_blocks = series.growth(level, _ESTABLISHED)
         if not series.goes_on(level, by_blocks=is_by_blocks):
@@ -324,9 +271,6 @@ class Judge:
         return is_noticeable(bytes_per_step, int(bytes_per_step * steps), self._least)
 
     def _dismiss(self, suspicion: _Suspicion, past: _Past, step: int) -> None:
-        """Dismiss suspected memory growth, and set the waiting time before similar growth is investigated again. The
-        waiting time doubles each time.
-        """
         series = suspicion.series
         evidence = suspicion.evidence
         floors, since = series.floors[suspicion.level], suspicion.since
@@ -360,7 +304,6 @@ class Judge:
             )
 
     def _follow(self, series: Series, past: _Past, step: int, closed: int) -> None:
-        """Check whether a leak that was reported still grows, and change its finding if it has stopped."""
         leak = past.standing
         assert leak is not None
         if closed <= leak.level:
@@ -392,9 +335,6 @@ class Judge:
         self._notify(ended)
 
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
-        """Report memory that rose once and then stayed constant. Also report if only the peak or only the reserved
-        memory rose.
-        """
         floors = list(series.floors[0])
         settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)
         is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
@@ -434,9 +374,6 @@ class Judge:
                 self._report_once(FindingKind.LONGER_BATCH, phase, step, since, peak)
 
     def _report_rise(self, phase: str, step: int, since: int, total: int) -> None:
-        """Report that memory rose once to a new constant level, as a warm-up. From the third such rise on, wait until
-        the rises have stopped.
-        """
         rises = self._rises
         rises.count += 1
         if rises.count == 1:
@@ -470,9 +407,6 @@ class Judge:
             )
 
     def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:
-        """Report a finding if it is the first of its kind. Otherwise update the figures of the first finding, and do
-        not log anything.
-        """
         for place, found in enumerate(self.findings):
             if found.kind is kind:
                 self.findings[place] = replace(found, total_bytes=max(total, found.total_bytes))

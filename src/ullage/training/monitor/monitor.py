@@ -1,7 +1,7 @@
-"""`ullage.Monitor`: samples a training loop's memory after its steps, and distinguishes growth from variation.
+"""`ullage.Monitor`: measures the memory of a training loop after its steps, and reports growth.
 
-A sample is one call of the allocator's statistics, which does not wait for the GPU. Block lists are only made while
-growth is suspected (`evidence`). The monitor holds no tensors and resets no counters.
+A measurement reads the allocator's statistics and does not wait for the GPU. The monitor holds no tensors and resets no
+counters.
 """
 
 import logging
@@ -18,15 +18,14 @@ from ullage.training.monitor.finding import ENOUGH_STEPS, MonitorFinding
 from ullage.training.monitor.judge import Judge, StepLevels
 from ullage.training.monitor.series import Series
 
+# The number of training steps between two samples. A sample takes about 80 microseconds if a model's step has filled
+# the CPU caches.
 _STRIDE: Final = 2
-"""The number of training steps from one sample to the next. A sample costs about 80 microseconds in a process whose CPU
-caches are filled by a model's step.
-"""
 
 
 @public
 class Monitor:
-    """A leak detector for a training loop: it watches the memory that stays allocated after each step.
+    """A leak detector for a training loop. It watches the memory that stays allocated after each step.
 
     Example:
         with ullage.Monitor() as monitor:
@@ -44,7 +43,7 @@ class Monitor:
         holders: bool = True,
         log: Callable[[str], Any] | None = None,
     ) -> None:
-        """Create a monitor for a device; it reads no statistics before the first step.
+        """Create a monitor for a device. It reads nothing before the first step.
 
         Args:
             device: a CUDA device; by default the current device.
@@ -75,8 +74,7 @@ class Monitor:
         self._reader: Callable[[int], Mapping[str, Any]] | None = None
 
     def read_by(self, reader: Callable[[int], Mapping[str, Any]]) -> None:
-        """Read the allocator's statistics with another function than `torch._C._cuda_memoryStats`. A caller that has
-        already read the statistics passes such a function.
+        """Set a function that reads the allocator's statistics, for callers that have already read them.
 
         Args:
             reader: returns the statistics of a device by its index; the peak has to be that since the process began.
@@ -85,19 +83,17 @@ class Monitor:
 
     @property
     def findings(self) -> list[MonitorFinding]:
-        """All findings of the monitor, in the order in which they were made. The figures of each finding are up to
-        date.
-        """
+        """All reports of the monitor, oldest first. Their figures are up to date."""
         return list(self._judge.findings)
 
     @property
     def suspects(self) -> bool:
-        """Whether the monitor is investigating possible growth of memory."""
+        """Whether the monitor is investigating a possible growth of memory."""
         return self._judge.suspects
 
     @property
     def steps(self) -> int:
-        """The number of training steps so far, summed over all phases."""
+        """The number of training steps so far, counting all phases."""
         return self._steps
 
     def __enter__(self) -> Self:
@@ -110,9 +106,7 @@ class Monitor:
         self._judge.stop()
 
     def step(self) -> None:
-        """Count a training step. Call this method at the end of each step. Every second call reads the allocator's
-        statistics.
-        """
+        """Count a training step. Call this method at the end of each step."""
         self._steps += 1
         left = self._left - 1
         if left:
@@ -123,10 +117,10 @@ class Monitor:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Count the steps inside this context as a separate phase, such as "eval" or "save", whose memory is compared
-        only with that of the same phase.
+        """Count the steps inside this context as a separate phase, such as "eval". Each phase is compared only with
+        itself.
 
-        `step` may be called after each batch inside the context. If it is not called, the whole context is one step.
+        You may call `step` after each batch inside the context. Otherwise, the whole context is one step.
         """
         outer = self._series, self._phase, self._samples_in_visit, self._left
         self._series, self._phase = self._series_of(name), name
@@ -148,10 +142,10 @@ class Monitor:
             self._samples_in_visit = 0
 
     def scalars(self, prefix: str = "memory/") -> dict[str, int]:
-        """Return the current memory figures by name, for loggers; empty if CUDA has not been used.
+        """Return memory figures in bytes for a logger. The result is empty if CUDA has not been used.
 
-        Sizes are in bytes. The peak is PyTorch's, since the process began or since it was last reset.
-        `growth_bytes_per_step` is the growth of all leaks found so far, 0 if there are none.
+        The peak is PyTorch's, since the process began or since it was last reset. `growth_bytes_per_step` is the growth
+        of all leaks together.
 
         Example:
             wandb.log(monitor.scalars(), step=step)
@@ -196,9 +190,6 @@ class Monitor:
             self._judge.judge(series, self._phase, self._steps, levels, is_alone=len(self._all_series) == 1)
 
     def _read_levels(self) -> "StepLevels | None":
-        """Return the statistics of PyTorch's allocator; None if CUDA has not been used. This function does not
-        initialise CUDA.
-        """
         if self._read is None:
             if not torch.cuda.is_initialized():
                 return None

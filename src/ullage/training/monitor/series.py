@@ -1,8 +1,7 @@
-"""The floors of a phase: the minimum of the memory that stays allocated, over 8 steps, 32 steps, 128 steps, ...
+"""Computes the lowest allocated memory over 8 training steps, over 32 steps, over 128 steps, and so on.
 
-A floor is the memory after the shortest batch, so batches of varying length do not hide growth. The number of live
-blocks, which does not depend on the length, is a second indicator. The size of a series is fixed, however many steps it
-covers. This module does not use torch.
+The minimum belongs to the shortest batch, so batches of varying length do not hide growth. This module does not use
+torch.
 """
 
 from collections import deque
@@ -14,71 +13,53 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""The number of memory minimums that are merged into one: four minimums over 8 steps into one over 32 steps, four over
-32 steps into one over 128 steps, and so on.
-"""
+"""Four minimums over 8 steps are merged into one over 32 steps, and so on."""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
+# The largest rise is ignored as a single event if it is more than this many times the second largest rise.
 _JUMP_RATIO: Final = 2
-"""The ratio of the largest rise of memory to the second largest rise from which on the largest rise is ignored as a
-single event.
-"""
 _EVEN_RISES: Final = 4
+# The N in this rule: growth is not slowing if its latest rises are even and at least 1/N of its earlier rises. In that
+# case, the earlier rises may come from different growth that has ended.
 _LASTING_ONE_IN: Final = 3
-"""The number N such that growth does not count as slowing if its latest rises are even and at least 1/N of its earlier
-rises. The earlier rises may then come from other growth that has ended.
-"""
+# The number of consecutive rises in the number of blocks after which a fall shows a cycle. A cycle is not a leak.
 _RISES_OF_A_CYCLE: Final = 3
-"""The number of consecutive rises in the number of blocks from which on a later fall shows that the growth was a cycle
-and not a leak.
-"""
 _RECENT_SAMPLES: Final = 4
+# The length of a `Monitor.phase` context, in steps, from which growth is reported before the context ends. In a shorter
+# context, the monitor waits for the end.
 _STEPS_OF_A_LONG_VISIT: Final = 1024
-"""The number of steps inside one `Monitor.phase` context from which on growth is reported before the context ends. With
-fewer steps, the monitor waits for the end of the context.
-"""
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps over which a floor (a minimum of allocated memory) of this level is taken: 8, 32, 128,
-    ...
-    """
+    """Return the number of steps of a minimum: 8 for level 0, 32 for level 1, 128 for level 2, and so on."""
     return int(CHUNK_STEPS * WIDENING**level)
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lowest allocated memory over some steps of a phase, and the memory that the steps of this phase have added
-    until then.
-    """
+    """The lowest allocated memory over some training steps."""
 
     bytes: int
     blocks: int
     step: int
-    """The number of training steps, over all phases, until the end of the steps for which the minimum of memory was
-    taken.
-    """
+    """The index of the last of these training steps, counted over all phases."""
     phase_steps: int
-    """The number of steps of this phase until the end of the steps for which the minimum of memory was taken."""
+    """The number of steps of this phase up to the last of these training steps."""
     inside_bytes: int
     inside_blocks: int
-    """The number of memory blocks that this phase has added so far. Only changes between two consecutive samples of
-    this phase count, without another phase between them.
-    """
+    """The number of memory blocks that this phase has added so far."""
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The number of memory blocks that all phases together have added so far. Only changes between two consecutive
-    samples of the same phase count.
-    """
+    """The number of memory blocks that all phases together have added so far."""
 
 
 class Series:
-    """The floors (lowest allocated memory) of one phase: over each 8 steps, over each 32 steps, and so on."""
+    """The lowest allocated memory of a phase over every 8 steps, every 32 steps, and so on."""
 
     def __init__(self, of_all: list[int]) -> None:
-        """Create an empty series of floors (lowest allocated memory) for one phase.
+        """Create an empty series for one phase.
 
         Args:
             of_all: the bytes and the blocks that were added between consecutive samples of the same phase, summed over
@@ -89,30 +70,21 @@ class Series:
         self.steps = 0
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
-        """The highest numbers of bytes and blocks before memory fell, separately for minimums over 8 steps, 32 steps,
-        and so on. Memory falls, for example, when a list is cleared.
-        """
         self._bytes = self._blocks = _NO_SAMPLE
         self._closed = self._filled = 0
         self._inside_bytes = self._inside_blocks = self._inside_steps = 0
         self._last = (0, 0)
         self._visit_began: int | None = None
-        """The number of steps that the phase had when the current `Monitor.phase` context began; None for steps outside
-        of such contexts.
-        """
 
     def begin_visit(self, n_bytes: int, blocks: int) -> None:
-        """Begin a visit to the phase, which is one `Monitor.phase` context. The arguments are the bytes and the number
-        of blocks that are allocated now.
-        """
+        """Begin a `Monitor.phase` context. The arguments are the currently allocated bytes and blocks."""
         self._visit_began = self.steps
         self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
-        """Add a sample of memory that was taken `steps` steps after the previous sample. Return whether enough steps
-        have been made for a floor (the lowest memory over 8 steps).
+        """Add a measurement that was taken `steps` steps after the previous one. Return whether 8 steps are complete.
 
-        `is_first` is True for the first sample of this phase after another phase.
+        `is_first` is True if another phase ran before.
         """
         if not is_first:
             more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
@@ -130,8 +102,10 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Complete the floor (the lowest memory) over the latest 8 steps and, where due, those over 32 steps, 128
-        steps, and so on. Return how many floors were completed.
+        """Compute the lowest memory over the latest 8 steps. If they are complete, also compute it over 32 steps and
+        more.
+
+        Return how many minimums were computed.
         """
         floor = Floor(
             bytes=self._bytes,
@@ -159,9 +133,6 @@ class Series:
         return closed
 
     def _append(self, level: int, floor: Floor) -> None:
-        """Add a floor (the lowest memory over some steps) to the other floors over as many steps. If it is lower than
-        the floor before it, record the level from which memory has fallen.
-        """
         floors = self.floors[level]
         if floors:
             last, (n_bytes, blocks) = floors[-1], self._tops[level]
@@ -173,22 +144,19 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how many of the latest floors (lowest memory over some steps) rose, and whether they rose in blocks
-        rather than in bytes.
-
-        Blocks are preferred if they rose at least `enough` times.
+        """Return how often in a row the lowest memory has risen. Also return True if the number of blocks rose, or
+        False if the bytes rose.
         """
         by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
         is_by_blocks = by_blocks >= min(enough, by_bytes)
         return by_blocks if is_by_blocks else by_bytes, is_by_blocks
 
     def is_new(self, level: int, rises: int, *, by_blocks: bool, further: float = -1) -> bool:
-        """Return whether memory has grown, or would grow with the further rises, at least to the highest level from
-        which it has fallen before.
+        """Return whether memory has reached its earlier maximum again, or will reach it if it continues to rise.
 
         Args:
-            level: the level of the floors.
-            rises: the number of last floors that rose.
+            level: 0 for minimums over 8 steps, 1 for minimums over 32 steps, and so on.
+            rises: the number of latest minimums that rose.
             by_blocks: whether blocks are compared instead of bytes.
             further: the number of future rises that are assumed; if negative, the number of last rises to leave out.
         """
@@ -197,9 +165,7 @@ class Series:
         return values[1] + further * (values[1] - values[0]) / rises >= top or not top
 
     def goes_on(self, level: int, *, by_blocks: bool) -> bool:
-        """Return whether memory still rises in the latest samples, or in its minimums over fewer steps. A buffer that
-        is full no longer rises.
-        """
+        """Return whether memory still rises in the latest measurements."""
         if level:
             floors = list(self.floors[level - 1])[-WIDENING:]
             values = [one.blocks if by_blocks else one.bytes for one in floors]
@@ -209,15 +175,11 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return how many of the latest floors (lowest memory over some steps) have more blocks than the floor before
-        them, without interruption.
-        """
+        """Return how often in a row the lowest number of blocks has risen."""
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return how many of the latest floors (lowest memory over some steps) have more bytes than the floor before
-        them, without interruption. Their rises must be of similar size, and the number of blocks must not fall.
-        """
+        """Return how often in a row the lowest number of bytes has risen by similar amounts."""
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
         while count > 1:
@@ -229,9 +191,7 @@ class Series:
         return count
 
     def is_slowing(self, level: int, rises: int) -> bool:
-        """Return whether growth in the number of blocks is slowing: the later rises and the last rise are smaller than
-        the earlier ones, as in a cache that fills.
-        """
+        """Return whether growth in the number of blocks is slowing, as in a cache that becomes full."""
         values = [one.blocks for one in self.floors[level]][-rises - 1 :]
         steps = [after - before for before, after in pairwise(values)]
         if len(steps) > 2:
@@ -249,8 +209,8 @@ class Series:
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
-        """Return whether all memory growth came inside the current `Monitor.phase` context. Such memory, for example
-        evaluation results, may be freed when the context ends.
+        """Return whether memory grew only inside the current `Monitor.phase` context, and so may be freed at its
+        end.
         """
         began = self._visit_began
         return (
@@ -260,11 +220,7 @@ class Series:
         )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Return whether at least half of the memory growth came in the phase's own steps.
-
-        Memory that grew outside of the steps of all phases is attributed to the phase of the last `Monitor.phase`
-        context, because it was kept when that context ended.
-        """
+        """Return whether at least half of the growth occurred during the phase's own steps."""
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         if last.blocks > first.blocks:
             rise = last.blocks - first.blocks
@@ -277,8 +233,8 @@ class Series:
         return is_own or (self._visit_began is not None and 2 * of_all < rise)
 
     def bytes_per_step(self, level: int, rises: int) -> float:
-        """Return the growth of allocated memory in bytes per step, from its minimums over the latest steps. The growth
-        is computed for both halves of the steps, and the smaller one is returned, so that one batch has less effect.
+        """Return the growth in bytes per step. It is the smaller growth of the first and the second half of the
+        steps.
         """
         floors = list(self.floors[level])[-rises - 1 :]
         parts = pairwise((floors[0], floors[len(floors) // 2], floors[-1]))

@@ -1,3 +1,1 @@
-"""`ullage.owners` and `ullage.release`: the first lists the Python objects that hold GPU memory, the second frees
-it.
-"""
+"""`ullage.owners` lists the Python objects that hold GPU memory. `ullage.release` frees their memory."""

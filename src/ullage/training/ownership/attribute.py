@@ -1,8 +1,4 @@
-"""Access to a tensor's built-in attributes, such as `grad`, even if a tensor subclass overrides them.
-
-Each name here is the descriptor on `torch.Tensor` or its base class: `GRAD.__get__(tensor)` returns the value that
-PyTorch stores. This module does not depend on the rest of the package.
-"""
+"""Reads the built-in attributes of a tensor, such as `grad`, even if a subclass overrides them."""
 
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -12,13 +8,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ReadableAttribute(Protocol[T_co]):
-    """The type of a descriptor of a tensor attribute that can only be read."""
+    """A descriptor of a read-only tensor attribute."""
 
     def __get__(self, tensor: Tensor, /) -> T_co: ...
 
 
 class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
-    """The type of a descriptor of a tensor attribute that can be read and assigned."""
+    """A descriptor of a tensor attribute that can be assigned."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The allocated blocks of PyTorch's caching allocator, and a lookup of the block that contains an address."""
+"""Lists the allocated blocks of PyTorch's caching allocator, and finds the block at an address."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -18,8 +18,8 @@ class AllocatedBlock(NamedTuple):
     address: int
     size_bytes: int
     pool: tuple[int, int]
-    """The id of the private pool (of a CUDA graph or of a `torch.cuda.MemPool`) that contains the block; (0, 0) if the
-    block is not in a private pool.
+    """The ID of the private pool that contains the block, for example of a CUDA graph. It is (0, 0) outside private
+    pools.
     """
     allocated_at: str | None
 
@@ -40,12 +40,12 @@ class AllocatedBlocks:
         return self._blocks[row]
 
     def beginning_at(self, addresses: Iterable[int]) -> "AllocatedBlocks":
-        """Return only those blocks whose start addresses are among the given addresses."""
+        """Return the blocks that begin at these addresses."""
         sought = set(addresses)
         return AllocatedBlocks([block for block in self._blocks if block.address in sought])
 
     def rows_at(self, addresses: list[int]) -> list[int]:
-        """Return the index of the block that contains each address, or -1 for an address outside all blocks."""
+        """Return the index of the block that contains each address, or -1 if there is none."""
         if not self._blocks:
             return [-1] * len(addresses)
         found = np.searchsorted(self._addresses, np.array(addresses, np.uint64), side="right").tolist()
@@ -60,8 +60,7 @@ class AllocatedBlocks:
 def live_blocks() -> AllocatedBlocks:
     """Return the allocated blocks of all devices, without initialising CUDA.
 
-    These are the blocks that `torch.cuda.memory_allocated()` counts. A freed block that waits for a stream is not
-    included.
+    These are the blocks that `torch.cuda.memory_allocated()` counts.
 
     Raises:
         UsageError: PyTorch runs with an allocator that cannot list its blocks (`backend:cudaMallocAsync`).
@@ -94,9 +93,7 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks. From PyTorch 2.11 on, the allocation history is not read, which
-    saves time.
-    """
+    """Return PyTorch's segments with their blocks, if possible without the allocation history, which takes time."""
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
     except TypeError:
@@ -105,9 +102,7 @@ def segments() -> list[dict[str, Any]]:
 
 
 def line_of(frames: Any) -> str | None:
-    """Return the file and line of the innermost stack frame that is in the user's own code; None if the stack has no
-    such frame.
-    """
+    """Return the file and line of the innermost stack frame in the user's code, or None."""
     for frame in frames:
         file = frame["filename"]
         if not _is_library(file):

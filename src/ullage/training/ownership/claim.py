@@ -1,4 +1,4 @@
-"""Chooses which holder of a memory block is reported: if a block has several holders, the most informative one."""
+"""Chooses which object is reported as the holder of a memory block, if several objects hold it."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -21,43 +21,33 @@ from ullage.training.ownership.storage import addresses
 
 _RANK: Final = {kind: rank for rank, kind in enumerate(HolderKind)}
 _KIND_IN_SCRIPT: Final = {"parameter": HolderKind.PARAMETER, "buffer": HolderKind.BUFFER}
+# The `order` of a reference that is reported only if no other object holds the memory block.
 _LAST_ORDER: Final = 9
-"""The value of `order` for a claim (a reference to a memory block) that is reported only if no other object holds the
-block.
-"""
+# A dictionary with at least this many entries is reported as a single row.
 _GROUPED_FROM_ENTRIES: Final = 32
-"""The number of entries from which on a dictionary is reported as a single row with all its contents."""
 
 
 @dataclass(slots=True)
 class Claim:
-    """A claim: one reference, from an object to a memory block, that keeps the block allocated."""
+    """A reference from an object to a memory block, which keeps the block allocated."""
 
     kind: HolderKind
     place: int
-    """The index, in `Reach.objects`, of the object that holds the block."""
+    """The index of the object in `Reach.objects`."""
     group: tuple[Any, ...]
-    """The key of the report's row to which this claim (a reference to a memory block) belongs. Claims with equal keys
-    are reported as one row.
-    """
+    """A key for grouping. References with equal keys are reported as one row."""
     suffix: str = ""
-    """The text that is appended to the path of the object, such as the name of an attribute."""
+    """The text that is appended to the object's path, such as the name of an attribute."""
     order: int = 0
-    """The order among several claims (references) of the same kind to one memory block. The claim with the lowest order
-    is reported.
-    """
+    """The priority among references of the same kind. The lowest value is reported."""
     common: tuple[int, str] | None = None
-    """The object index and the path text to use if several claims (references to memory blocks) are reported as one
-    row.
-    """
+    """The object index and the path of a row that combines several references."""
     function: Any = None
-    """The autograd function (graph node) that saved the tensor for backward; None if no autograd graph saved it."""
+    """The autograd function that saved the tensor for backward, or None."""
 
 
 class Claims:
-    """All claims to memory blocks, that is, all references that keep blocks allocated. They are derived from the
-    objects that a search has found.
-    """
+    """All references that keep memory blocks allocated."""
 
     def __init__(self, search: OwnerSearch, blocks: AllocatedBlocks) -> None:
         self._search = search
@@ -65,16 +55,13 @@ class Claims:
         self._objects = search.reach.objects
         self._is_forward_mode = forward_ad._current_level >= 0
         self._anchors: dict[int, int | None] = {}
+        # Maps the index of a parent object to two facts about its children: their kind as holders, and the container
+        # that is reported as one row.
         self._kinds: dict[int, tuple[HolderKind, int | None]] = {}
-        """The kind of holder, and the container that is reported as one row, by the index of an object's parent. All
-        objects with the same parent have the same kind and container.
-        """
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the claim (a reference that keeps a memory block allocated) that is reported for each block, by the
-        index of the block. Blocks that no object holds are left out.
-        """
+        """Return the reported reference for each block index. Blocks without a known holder are left out."""
         for what, claim_of in (
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
@@ -95,9 +82,7 @@ class Claims:
         return {row: claim for row, (_, claim) in best.items()}
 
     def every(self) -> dict[int, list[Claim]]:
-        """Return all claims (references that keep a block allocated) to each memory block, by the index of the block.
-        The caller must call `best` first.
-        """
+        """Return all references to each block. The keys are block indices. Call `best` first."""
         found: dict[int, list[Claim]] = {}
         for row, claim in self._by_row():
             if row >= 0:
@@ -127,9 +112,8 @@ class Claims:
     def _claim_gradient(
         self, tensor: Tensor, place: int, group: tuple[Any, ...], suffix: str, order: int, common: tuple[int, str]
     ) -> None:
-        """Add a claim (a reference that keeps a memory block allocated) for the gradient of a tensor. Only leaf tensors
-        and tensors with retain_grad() are considered, because reading the gradient of other tensors prints a warning.
-        """
+        # Only leaf tensors and tensors with retain_grad() are considered. Reading the gradient of any other tensor
+        # prints a warning.
         if attribute.IS_LEAF.__get__(tensor) or attribute.RETAINS_GRAD.__get__(tensor):
             gradient = attribute.GRAD.__get__(tensor)
             if gradient is not None:
@@ -195,9 +179,6 @@ class Claims:
         self._claim_gradient(tensor, place, group, suffix, 2, (place, suffix + "s"))
 
     def _by_root(self, place: int, kind: HolderKind | None = None) -> Claim:
-        """Return a claim (a reference that keeps a memory block allocated) to the memory that an object holds. The kind
-        of the claim follows from the variable at which the object's path begins.
-        """
         parent = self._search.reach.parents[place]
         if parent not in self._kinds or parent < 0:
             found = HolderKind.GRAPH if self._search.is_in_graph(place) else self._search.root_of(place).kind
@@ -209,9 +190,6 @@ class Claims:
         return Claim(kind, place, (kind, "at", anchor if anchor is not None else place), order=1)
 
     def _anchor_of(self, place: int) -> int | None:
-        """Return the index of the outermost container on the path to an object, if the report has one row for all
-        contents of that container.
-        """
         chain = []
         current = self._search.reach.parents[place]
         while current >= 0 and current not in self._anchors:
@@ -226,7 +204,6 @@ class Claims:
         return self._anchors[parent] if parent >= 0 else None
 
     def _top_of(self, place: int) -> int:
-        """Return the index of the outermost module on the path to an object."""
         chain = self._search.reach.chain_of(place)
         return next((one for one in chain if is_of(self._objects[one], (nn.Module,))), place)
 

@@ -1,4 +1,4 @@
-"""Frees the memory of objects to which variables still refer. Using such an object afterwards raises an error."""
+"""Frees the memory of tensors and modules that variables still refer to. Later use of them raises an error."""
 
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +18,7 @@ _GONE: Final = "ullage.release() has freed its device memory; create the object 
 
 
 def empty(tensor: Tensor) -> None:
-    """Free the memory of a tensor's storage. Afterwards, reading the tensor or a view of it raises an error."""
+    """Free the memory of a tensor. Reading it or a view of it raises an error afterwards."""
     if not tensor.is_cuda:
         return
     with suppress(RuntimeError, NotImplementedError):  # raised by layouts and wrappers that consist of other tensors
@@ -32,16 +32,16 @@ def empty(tensor: Tensor) -> None:
 
 
 def empty_storage(storage: torch.UntypedStorage) -> None:
-    """Free the memory of a storage on a CUDA device, and set the text of the error that later reads raise."""
+    """Free the memory of a storage on a CUDA device. Reading it raises an error afterwards."""
     if storage.device.type == "cuda":
         storage.resize_(0)
         torch._C._set_storage_data_ptr_access_error_msg(storage._cdata, f"This tensor has no memory: {_GONE}")
 
 
 def empty_optimizer(optimizer: Optimizer) -> None:
-    """Clear an optimizer's state, and make the optimizer's next step raise an error.
+    """Clear an optimizer's state. Its next step raises an error.
 
-    The caller frees the tensors of the state, and handles an optimizer that this optimizer wraps.
+    The caller has to free the tensors of the state.
     """
     variables = instance_dict(optimizer) or {}
     state = variables.get("state")
@@ -52,9 +52,7 @@ def empty_optimizer(optimizer: Optimizer) -> None:
 
 
 def mark(module: nn.Module) -> None:
-    """Make a module raise an error if it is called after its memory was freed. Also free the gradient buckets of
-    DDP.
-    """
+    """Make a module raise an error when it is called, because its memory was freed."""
     is_parallel = is_of(module, (DistributedDataParallel,))
     if is_parallel:
         drop_buckets(module)
@@ -66,7 +64,7 @@ def mark(module: nn.Module) -> None:
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Return the parameters and buffers that belong to a module itself and not to its submodules."""
+    """Return the parameters and buffers of a module, without those of its submodules."""
     if is_of(module, (torch.jit.ScriptModule,)):
         return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     tables = (table_of(module, "_parameters"), table_of(module, "_buffers"))

@@ -1,4 +1,4 @@
-"""Frees the local variables that an exception keeps alive through the stack frames of its traceback."""
+"""Frees the local variables that an exception keeps alive through its traceback."""
 
 import inspect
 import sys
@@ -9,12 +9,11 @@ from types import FrameType, TracebackType
 
 
 def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
-    """Clear the stack frames of an exception, whose local variables keep objects alive, such as the tensors of a failed
-    step.
+    """Clear the local variables in the stack frames of an exception, which keep tensors of a failed step alive.
 
-    The exception keeps its message and the lines of its traceback. Frames that are still running are not changed. Call
-    this function after the `except` clause has ended: until then the interpreter holds references to the frames too.
-    The argument may also be a traceback or a single frame.
+    The exception keeps its message and the lines of its traceback. Call this function after the `except` clause has
+    ended, because the interpreter holds references to the frames until then. The argument may also be a traceback or a
+    single frame.
     """
     if isinstance(error, FrameType):
         with suppress(RuntimeError):  # raised if the frame is still running
@@ -38,11 +37,8 @@ def clear_frames(error: BaseException | TracebackType | FrameType) -> None:
 
 
 def _clear_copies(frames: Iterable[FrameType]) -> None:
-    """Clear the dictionaries that remain in the frames of finished functions after `f_locals` was read (Python up to
-    3.12).
-
-    They are not cleared while a debugger is active, because a debugger writes them back into the variables.
-    """
+    # Up to Python 3.12, reading `f_locals` leaves a dictionary in the frame. Nothing is cleared while a debugger is
+    # active, because it would write the dictionaries back into the variables.
     if sys.gettrace() is not None:
         return
     for frame in frames:

@@ -1,8 +1,7 @@
-"""The contents of autograd graphs: tensors that the forward pass saved for backward and no Python variable refers to.
+"""Finds tensors that the forward pass saved for backward and that no Python variable refers to.
 
-A graph is walked from tensors that have a `grad_fn`, along `next_functions`. Saved tensors are read without unpacking
-(`_raw_saved_*`, `SavedTensor.data`: PyTorch 2.9 and later), because unpacking would run the user's hooks. Earlier
-versions do not have these attributes, so the saved tensors are unknown there.
+Autograd graphs are searched from the `grad_fn` of tensors. Saved tensors are read without unpacking, because unpacking
+would run the user's hooks. This needs PyTorch 2.9 or later.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +13,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 _RAW: Final = "_raw_saved_"
+# The names of autograd functions of views and casts. They may be between a parameter and the function that computes
+# with it.
 _PASS_THROUGH_FUNCTIONS: Final = frozenset(
     f"{name}Backward0"
     for name in (
@@ -21,13 +22,9 @@ _PASS_THROUGH_FUNCTIONS: Final = frozenset(
         "Squeeze", "Slice", "Select", "Split", "SplitWithSizes", "Clone", "Alias", "WeightNormInterface",
     )
 )  # fmt: skip
-"""The names of the autograd functions of views and casts. They may be between a parameter and the function that
-computes with it.
-"""
+# The parameters of a module show which autograd functions belong to it. At most this many functions may be between a
+# parameter and such a function.
 _MAX_FUNCTIONS_APART: Final = 16
-"""The maximum number of autograd functions between an autograd function and a parameter that shows to which module the
-function belongs.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +32,18 @@ class Saved:
     """A value that an autograd function has saved for backward."""
 
     value: Any
-    """The saved tensor, or the object that a saved-tensor hook returned when it packed the tensor."""
+    """The saved tensor, or the object to which a saved-tensor hook packed it."""
     function: Any
     """The autograd function that saved the value, such as an AddmmBackward0."""
     start: int
-    """The number that the caller of `saved_in` gave to the tensor from whose `grad_fn` this autograd function was
-    found.
-    """
+    """The index of the tensor from whose `grad_fn` the search began."""
 
 
 def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterator[Saved | tuple[Any, int]]:
-    """Yield the values saved in autograd graphs, and each autograd function written in Python with the number of its
-    start.
+    """Yield the values that autograd functions have saved. Yield autograd functions that are written in Python, too.
 
     Args:
-        starts: pairs of a number, and a `grad_fn` or None.
+        starts: pairs of a tensor's index, and its `grad_fn` or None.
         seen: functions that are skipped, by their `id`; visited functions are added. The dictionary holds references to
             the functions, so that their `id` is not reused.
     """
@@ -72,7 +66,7 @@ def saved_in(starts: Iterable[tuple[int, Any]], seen: dict[int, Any]) -> Iterato
 
 
 def next_of(function: Any) -> list[Any]:
-    """Return the autograd functions that backward runs directly after this function (its `next_functions`)."""
+    """Return the autograd functions that backward runs after this one (its `next_functions`)."""
     try:
         return [one for one, _ in function.next_functions if one is not None]
     except RuntimeError:
@@ -94,9 +88,7 @@ def _saved_by(function: Any, names: list[str], start: int) -> Iterator[Saved]:
 
 
 def values_of(saved: Any) -> Iterator[Any]:
-    """Yield what a SavedTensor refers to: a tensor, or the object into which a hook has packed the tensor and the
-    unpack hook.
-    """
+    """Yield the objects to which a SavedTensor refers: the tensor, or the objects of its hooks."""
     for part in ("data", "unpack_hook"):
         try:
             value = getattr(saved, part)
@@ -107,7 +99,7 @@ def values_of(saved: Any) -> Iterator[Any]:
 
 
 def variable_of(function: Any) -> Tensor | None:
-    """Return the tensor whose gradient an AccumulateGrad function updates; None for any other function."""
+    """Return the leaf tensor of an AccumulateGrad function. None for any other function."""
     if type(function).__name__ != "AccumulateGrad":
         return None
     variable = function.variable
@@ -115,10 +107,7 @@ def variable_of(function: Any) -> Tensor | None:
 
 
 def described(function: Any, names: Mapping[int, str]) -> str:
-    """Return the name of an autograd function and of the module it belongs to: "AddmmBackward0 of 'block.3.mlp'".
-
-    A function that does not use parameters is described by the module of the function before it in the forward pass, if
-    there is exactly one.
+    """Return the name of an autograd function with its module, such as "AddmmBackward0 of 'block.3.mlp'".
 
     Args:
         function: a function of an autograd graph.
@@ -138,7 +127,6 @@ def described(function: Any, names: Mapping[int, str]) -> str:
 
 
 def _variables_at(function: Any) -> Iterator[Tensor]:
-    """Yield the leaf tensors that are inputs of an autograd function, either directly or through views and casts."""
     waiting = [(one, 0) for one in next_of(function)]
     while waiting:
         one, depth = waiting.pop()
@@ -150,7 +138,7 @@ def _variables_at(function: Any) -> Iterator[Tensor]:
 
 
 def tangent_of(tensor: Tensor) -> Tensor | None:
-    """Return the tangent of a tensor in forward-mode differentiation; None if it does not have a tangent."""
+    """Return the tangent of a tensor in forward-mode differentiation. None if it has no tangent."""
     level = forward_ad._current_level
     if level < 0:
         return None

@@ -1,6 +1,4 @@
-"""Finds tensors that C++ code holds without a Python reference: those of TorchScript, DLPack capsules and DDP's
-gradient buckets.
-"""
+"""Finds tensors that only C++ code holds: in TorchScript, DLPack capsules, and DDP's gradient buckets."""
 
 import ctypes
 import datetime
@@ -17,10 +15,10 @@ from ullage.training.ownership.safe_inspection import instance_dict, is_of
 
 SCRIPTS: Final = (torch._C.ScriptModule, torch._C.ScriptFunction)
 CAPSULE: Final[type] = type(datetime.datetime_CAPI)  # named types.CapsuleType from Python 3.13 on
+# Maps the name of an unused DLPack capsule to the byte offset of its DLTensor struct (dlpack.h).
 _OFFSETS: Final = {b"dltensor": 0, b"dltensor_versioned": 32}
-"""The byte offset of the DLTensor struct in an unused DLPack capsule, by the name of the capsule (dlpack.h)."""
+# The attributes of DistributedDataParallel that hold its gradient buckets.
 _IN_CPP: Final = ("reducer", "logger")
-"""The attributes of DistributedDataParallel that hold its gradient buckets."""
 _ROUNDED_BYTES: Final = 512
 
 _name_of = ctypes.pythonapi.PyCapsule_GetName
@@ -30,9 +28,7 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 
 def tensors_of_script(one: Any) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield the tensors of a TorchScript module, each with its kind (parameter, buffer, constant or example) and its
-    name.
-    """
+    """Yield the tensors of a TorchScript module with their names and kinds, such as "parameter"."""
     if isinstance(one, torch._C.ScriptFunction):
         yield from _constants_of(one.graph)
         return
@@ -67,7 +63,7 @@ def _constants_of(graph: Any) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def address_in(capsule: Any) -> int | None:
-    """Return the device address of the tensor in a DLPack capsule; None if the capsule is empty."""
+    """Return the device address of the tensor in a DLPack capsule. None if the capsule is empty."""
     name = _name_of(capsule)
     if name not in _OFFSETS:
         return None
@@ -76,21 +72,19 @@ def address_in(capsule: Any) -> int | None:
 
 
 def take_out(capsule: Any) -> Tensor | None:
-    """Take the tensor out of a DLPack capsule, as the receiving library would. Its memory is freed when the last
-    reference to the tensor is dropped.
-    """
+    """Return the tensor of a DLPack capsule, and empty the capsule."""
     return torch._C._from_dlpack(capsule) if address_in(capsule) is not None else None
 
 
 def has_buckets(module: nn.Module) -> bool:
-    """Return whether a module is a DistributedDataParallel that still has its gradient buckets."""
+    """Return whether a module is a DistributedDataParallel with gradient buckets."""
     return is_of(module, (DistributedDataParallel,)) and _IN_CPP[0] in (instance_dict(module) or {})
 
 
 def is_bucket(module: nn.Module, size_bytes: int) -> bool:
-    """Return whether a memory block has the size of one of DDP's gradient buckets, or of DDP's map of used parameters.
+    """Return whether a memory block has the size of one of DDP's gradient buckets.
 
-    A bucket is as large as some consecutive parameters together. Only the size identifies the blocks of DDP's reducer.
+    A bucket is as large as some consecutive parameters together. It can be recognised only by its size.
     """
     parameters = (instance_dict(module) or {}).get("_module_parameters")
     sizes = [one.numel() * one.element_size() for one in parameters or () if isinstance(one, Tensor)]
@@ -108,7 +102,7 @@ def is_bucket(module: nn.Module, size_bytes: int) -> bool:
 
 
 def drop_buckets(module: nn.Module) -> None:
-    """Free the gradient buckets of a DistributedDataParallel module. The module cannot run afterwards."""
+    """Free the gradient buckets of a DistributedDataParallel. The module cannot run afterwards."""
     variables = instance_dict(module) or {}
     if variables.get("gradient_as_bucket_view"):
         for parameter in variables.get("_module_parameters") or ():
@@ -121,11 +115,7 @@ def drop_buckets(module: nn.Module) -> None:
 
 
 def _settle(group: Any, devices: list[Any] | None) -> None:
-    """Make NCCL drop its references to the gradient buckets that it has reduced last, by running another collective
-    operation.
-
-    With more than one rank this is skipped, because all ranks would have to take part in the operation.
-    """
+    # This is skipped if there are several ranks, because all of them would have to take part in the collective.
     if group is None or not devices or dist.get_world_size(group) != 1 or "nccl" not in dist.get_backend(group):
         return
     dist.all_reduce(torch.zeros(1, device=torch.device("cuda", devices[0])), group=group)

@@ -1,8 +1,4 @@
-"""All variables that keep a block allocated: the one that `owners` reports, and the others that have to be deleted too.
-
-A search keeps only the first path to each object. Further paths are found backwards, from the tensor through containers
-(lists, dicts, a model's output) to variables or to attributes of objects.
-"""
+"""Finds all variables that keep a memory block allocated."""
 
 import gc
 import types
@@ -20,8 +16,8 @@ from ullage.training.ownership.safe_inspection import instance_dict, is_of, name
 from ullage.training.ownership.search import OwnerSearch, owner_search
 
 _CONTAINERS: Final = (list, tuple, dict, set, frozenset, deque, types.CellType)
+# The search from an object back to a variable passes at most this many nested containers.
 _MOST_STEPS: Final = 5
-"""The maximum number of nested containers on a path that is searched from an object back to a variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +26,19 @@ class BlockHolder:
 
     kind: HolderKind
     path: str
-    """The path from a variable to the object that holds the block. A star stands for each index: "losses ->
-    list[*]".
-    """
+    """The path from a variable to the object that holds the block, such as "losses -> list[*]"."""
     variable: str
-    """The name of the variable at which the path begins; empty if the path does not begin at a variable."""
+    """The name of the variable at which the path begins, or empty."""
     file: str
     function: str
     in_traceback: bool
     """Whether the path leads through the traceback of an exception."""
     others: tuple[str, ...]
-    """The names of other variables and attributes that keep the block allocated too."""
+    """The names of other variables and attributes that keep the block allocated."""
 
 
 def holders_at(addresses: Iterable[int], *, rest_bytes: int = 0) -> dict[int, BlockHolder]:
-    """Return the known holders of the blocks at these addresses, by address.
+    """Return the variables that hold the memory blocks at these addresses. The keys are the addresses.
 
     Nothing is freed or kept alive, and none of the user's code is run.
 
@@ -93,8 +87,6 @@ def _holder_of(search: OwnerSearch, claim: Claim, path: str, others: tuple[str, 
 
 
 class _Backwards:
-    """A search for other references to an object, which goes from the object back to variables."""
-
     def __init__(self, search: OwnerSearch) -> None:
         self._search = search
         self._roots: dict[int, list[Root]] = {}
@@ -102,9 +94,6 @@ class _Backwards:
             self._roots.setdefault(id(root.value), []).append(root)
 
     def names_of(self, claims: Iterable[Claim], best: Claim) -> tuple[str, ...]:
-        """Return the names of the variables and attributes that keep a block allocated, other than those on the path
-        that is reported.
-        """
         objects, reach = self._search.reach.objects, self._search.reach
         main = {id(objects[place]) for place in reach.chain_of(best.place)}
         first = self._search.root_of(best.place).text
@@ -114,9 +103,6 @@ class _Backwards:
         return tuple(found)
 
     def _climb(self, one: Any, suffix: str, main: set[int], first: str) -> Iterator[str]:
-        """Yield the names of the variables, and of the attributes of objects, that refer to an object directly or
-        through containers.
-        """
         level, seen = [(one, None, suffix)], {id(one)}
         for _ in range(_MOST_STEPS):
             following: list[tuple[Any, Any, str]] = []
@@ -140,9 +126,6 @@ class _Backwards:
             level = following
 
     def _parents_of(self, child: Any) -> list[Any]:
-        """Return the objects, except modules, that refer to an object. Only objects that the search has found are
-        considered.
-        """
         search = self._search
         return [
             one

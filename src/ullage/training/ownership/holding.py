@@ -1,6 +1,4 @@
-"""The report of what holds device memory, with one row for each holder. The rows sum to the memory that PyTorch's
-allocator has allocated.
-"""
+"""The report of `ullage.owners`. Its rows sum to the memory that PyTorch has allocated."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds a memory block. If a block has several holders, the kind that is listed first here
-    is reported.
+    """The kind of object that holds memory. If several objects hold a block, the kind that is listed first is
+    reported.
     """
 
     PARAMETER = "parameter"
@@ -21,52 +19,47 @@ class HolderKind(StrEnum):
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradient"
     NOTEBOOK = "notebook"
-    """A result of an earlier notebook cell that IPython stores in `Out`, `_`, `__` or `___`."""
+    """The result of an earlier notebook cell, which IPython stores in `Out`, `_`, `__` or `___`."""
     LOCAL = "local"
     """A local variable of a running function."""
     GLOBAL = "global"
     """A global variable of one of the user's modules."""
     TRACEBACK = "traceback"
-    """The stack frames of an exception that a variable still refers to."""
+    """The stack frames of an exception that a variable refers to."""
     GRAPH = "graph"
-    """A tensor that the forward pass saved for a backward pass that has not run; a tensor with a `grad_fn` keeps it
-    alive.
-    """
+    """A tensor that an autograd graph has saved for backward."""
     LIBRARY = "library"
     """A variable of a library's module."""
     RUNNING = "running"
-    """Memory that an expression in evaluation, another thread, or C code holds. No variable refers to it."""
+    """Memory that a running expression, another thread, or C code holds. No variable refers to it."""
     GARBAGE = "garbage"
-    """A reference cycle to which no variable refers. `gc.collect()` frees it."""
+    """A reference cycle that no variable refers to. `gc.collect()` frees it."""
     WORKSPACE = "workspace"
     """A cuBLAS workspace, recognised by its size."""
     POOL = "private pool"
     """The private pool of a CUDA graph or of a `torch.cuda.MemPool`."""
     SMALLER = "smaller"
-    """All holders that are smaller than the option `min_bytes`, together in one row."""
+    """All holders that are smaller than `min_bytes`, in one row."""
     UNKNOWN = "unknown"
-    """A memory block to which no Python object refers."""
+    """A memory block that no Python object refers to."""
 
 
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """One holder of device memory: the blocks that the same kind of reference keeps allocated."""
+    """One row of `ullage.owners`: an object and the memory that it holds."""
 
     bytes: int
-    """The total size of the holder's blocks in bytes, as the allocator counts it, that is, after rounding up."""
+    """The total size of the blocks in bytes, as rounded up by the allocator."""
     path: str
-    """The path from a variable to the object that holds the memory: "train.py:41 global 'losses' -> list[*]"."""
+    """The path from a variable to the object, such as "train.py:41 global 'losses' -> list[*]"."""
     kind: HolderKind
     """The kind of object that holds the memory."""
     blocks: int = 1
-    """The number of memory blocks that the holder keeps allocated."""
     device: int = 0
     """The index of the CUDA device."""
     allocated_at: str | None = None
-    """The line of the user's code that allocated the holder's largest block; None unless PyTorch records memory
-    history.
-    """
+    """The source line that allocated the largest block. None if PyTorch does not record memory history."""
 
     def __str__(self) -> str:
         many = f", {self.blocks} blocks" if self.blocks > 1 else ""
@@ -77,14 +70,14 @@ class Holding:
 @public
 @dataclass(frozen=True, slots=True)
 class Holdings(Sequence[Holding]):
-    """The result of `ullage.owners`: the holders of all memory that PyTorch's allocator has allocated."""
+    """The result of `ullage.owners`: the objects that hold allocated GPU memory."""
 
     rows: tuple[Holding, ...]
-    """The holders of memory, sorted by size, the largest first."""
+    """The objects that hold memory, the largest first."""
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all rows in bytes. It is equal to the sum of `torch.cuda.memory_allocated()` over all devices."""
+        """The total allocated memory of all rows in bytes, equal to `torch.cuda.memory_allocated()`."""
         return sum(row.bytes for row in self.rows)
 
     @overload

@@ -1,8 +1,7 @@
-"""`ullage.owners`: lists which objects hold the memory that PyTorch's allocator has allocated, exact to the byte.
+"""`ullage.owners`: lists which Python objects hold the memory that PyTorch has allocated.
 
-Objects are searched starting from the user's variables (`search`). Every tensor that is found, its gradient, and the
-tensors that its autograd graph saved for backward are matched with the block that contains their storage (`claim`). A
-block without a holder belongs to a private pool or to cuBLAS, or is reported in a separate row as unknown.
+The search begins at the user's variables. Each tensor that is found, its gradient, and the tensors that autograd has
+saved are matched with memory blocks. The remaining blocks belong to a private pool or to cuBLAS, or are unknown.
 """
 
 from collections import defaultdict
@@ -55,9 +54,7 @@ def owners(min_bytes: int | str = "1MiB", *, device: int | None = None) -> Holdi
 
 
 def holder_at(addresses: Iterable[int]) -> str | None:
-    """Return the path from a variable to the holder that holds most of the blocks at these addresses; None if no holder
-    is known.
-    """
+    """Return the path from a variable to the object that holds most of the blocks at these addresses, or None."""
     blocks = live_blocks().beginning_at(addresses)
     holdings = _rows_of(blocks) if len(blocks) else []
     known = [holding for holding in holdings if holding.kind not in NO_PATH]

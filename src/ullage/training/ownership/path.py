@@ -1,6 +1,6 @@
-"""The path from a variable to an object, as text: "train.py:41 local 'losses' -> list[3]".
+"""Describes the path from a variable to an object, such as "train.py:41 local 'losses' -> list[3]".
 
-None of the user's code runs: names are read from dictionaries, slots and code objects, never by `getattr` or `repr`.
+None of the user's code runs: names are never read with `getattr` or `repr`.
 """
 
 import types
@@ -29,7 +29,7 @@ _ANY: Final = "[*]"
 
 
 def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_general: bool = False) -> str:
-    """Return the path along a chain of objects, each of which refers to the next one, as text.
+    """Return the text of a path along a chain of objects. Each object refers to the next one.
 
     Args:
         text: the text for the first object of the chain.
@@ -64,7 +64,6 @@ def path_of(text: str, chain: list[Any], graphs: Container[int] = (), *, is_gene
 
 
 def _is_between(holder: Any, one: Any) -> bool:
-    """Return whether an object is only the `__dict__` in which its owner `holder` keeps its attributes."""
     if is_of(one, (types.CellType, types.MappingProxyType)):
         return True
     if is_of(holder, (types.FunctionType,)):
@@ -79,9 +78,7 @@ def _is_between(holder: Any, one: Any) -> bool:
 
 
 def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Return how a path shows the reference from one object to the next: ".name", "[3]" or another text. Return "" to
-    show only the type, and None to leave the object out.
-    """
+    """Return the text for one reference in a path, such as ".name" or "[3]". None leaves the object out."""
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
     if is_of(holder, (types.FunctionType,)):
@@ -140,9 +137,6 @@ def _of_dict(holder: Any, child: Any, *, is_general: bool) -> str:
 
 
 def _frame_of(holder: Any) -> types.FrameType | None:
-    """Return the stack frame of an object that is a suspended generator, a suspended coroutine or a frame; None for any
-    other object.
-    """
     if is_of(holder, (types.FrameType,)):
         return holder  # type: ignore[no-any-return]  # is_of does not narrow
     for kind, name in (

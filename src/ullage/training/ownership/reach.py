@@ -1,7 +1,6 @@
-"""A breadth-first search over the references between Python objects, as the garbage collector reports them.
+"""Searches Python objects along their references, breadth first, as reported by `gc.get_referents`.
 
-It reads the references of each object (`gc.get_referents`) and runs none of the object's code: no `__getattr__`, no
-property, no `__eq__`. Only the first path to an object is kept, so it is named after the nearest variable.
+None of the objects' code is run. Only the first path to each object is kept.
 """
 
 import gc
@@ -14,6 +13,7 @@ import numpy as np
 
 from ullage.training.ownership.safe_inspection import held_by
 
+# The types of objects whose references are not followed. These objects cannot refer to a tensor.
 _LEAVES: Final = frozenset(
     {
         str, int, float, bool, complex, bytes, bytearray, type(None), type(...), type(NotImplemented), range,
@@ -21,50 +21,40 @@ _LEAVES: Final = frozenset(
         types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
     }
 )  # fmt: skip
-"""The types of objects whose references are not followed. Such objects refer to no other object, or to none that can
-hold a tensor.
-"""
 
 
 class Reach:
-    """The objects that a search has found, and for each of them the object that refers to it.
+    """The objects that a search has found, and the object that refers to each of them.
 
-    It holds references to these objects. Call `drop_references()` before you check again which objects are alive.
+    The search keeps these objects alive until `drop_references()` is called.
     """
 
     def __init__(self, sought: Callable[[type], str | None]) -> None:
-        """Create an empty search. It records the indices of those objects for whose type the function `sought` returns
-        a name.
-        """
+        # `sought` returns a name for each type whose objects are recorded, and None for all other types
+        # Maps the name that `sought` has returned for a type to the indices of the objects of this type.
         self.found: dict[str, list[int]] = defaultdict(list)
-        """The indices of objects of the sought types, by the name that the function `sought` returned for the type."""
         self._sought = sought
         self._lists: dict[type, list[int] | None] = {}
         self.objects: list[Any] = []
+        # -1 for an object at which the search began
         self.parents: list[int] = []
-        """The index in `objects` of the object that refers to each object; -1 for an object at which the search
-        began.
-        """
         self._places: dict[int, int] = {}
         self.ignore(self, self.__dict__, *self.__dict__.values())
 
     def ignore(self, *ones: object) -> None:
-        """Exclude objects from the search. An example is the search itself, which refers to everything that it has
-        found.
-        """
+        """Exclude objects from the search."""
         self._places.update((id(one), -1) for one in ones)
 
     def unknown(self, ones: Iterable[Any]) -> list[Any]:
-        """Return those of the given objects that the search has neither found nor excluded."""
+        """Return the objects that the search has neither found nor excluded."""
         places = self._places
         return [one for one in ones if id(one) not in places]
 
     def has(self, one: object) -> bool:
-        """Return whether the search has found an object."""
         return self._places.get(id(one), -1) >= 0
 
     def add(self, one: object, parent: int = -1) -> int | None:
-        """Add an object to the search, and return its index in `objects`; None if the search had already found it."""
+        """Add an object to the search. Return its index, or None if it was found before."""
         if id(one) in self._places:
             return None
         place = self._places[id(one)] = len(self.objects)
@@ -76,9 +66,6 @@ class Reach:
         return place
 
     def _list_of(self, kind: type) -> list[int] | None:
-        """Return the list in which the search records the indices of objects of this type; None if objects of this type
-        are not recorded.
-        """
         if kind not in self._lists:
             name = self._sought(kind)
             self._lists[kind] = self.found[name] if name is not None else None
@@ -86,9 +73,7 @@ class Reach:
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
-        """Search the objects to which the objects at these indices refer, directly or indirectly. Objects whose `id` is
-        in `closed` are skipped.
-        """
+        """Search all objects that can be reached from these indices. `closed` has the `id`s of objects to skip."""
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
@@ -113,16 +98,13 @@ class Reach:
             level = following
 
     def drop_references(self) -> None:
-        """Drop all references to the objects that the search has found."""
         self.objects.clear()
         self.parents.clear()
         self._places.clear()
         self._lists.clear()
 
     def chain_of(self, place: int) -> list[int]:
-        """Return the indices of the objects on the path from the object at which the search began to the given
-        object.
-        """
+        """Return the indices of the objects on the path from the start of the search to an object."""
         chain = [place]
         while self.parents[chain[-1]] >= 0:
             chain.append(self.parents[chain[-1]])

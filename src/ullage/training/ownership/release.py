@@ -1,4 +1,4 @@
-"""`ullage.release`: frees the device memory of objects that variables still refer to, and measures the result."""
+"""`ullage.release` frees the GPU memory of objects that variables still refer to."""
 
 import gc
 import sys
@@ -32,28 +32,26 @@ from ullage.training.ownership.storage import parts_of_tensor
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """The result of `ullage.release`: PyTorch's device memory before and after the release, summed over all devices."""
+    """The result of `ullage.release`: the memory before and after, summed over all devices."""
 
     before_bytes: int
-    """The bytes that were allocated before the release."""
     after_bytes: int
-    """The bytes that are allocated after the release. The rows of `remaining` sum to this number."""
+    """The bytes that are still allocated after the release."""
     reserved_bytes: int
-    """The bytes that PyTorch's allocator still reserves after the release, allocated or cached."""
+    """The bytes that PyTorch still reserves after the release."""
     pooled_bytes: int
-    """The reserved bytes that are in private pools. They are freed together with their CUDA graph or
-    `torch.cuda.MemPool`.
-    """
+    """The reserved bytes in private pools. A CUDA graph or a `torch.cuda.MemPool` owns each pool."""
     outside_bytes: int
-    """The bytes that the driver reports as used outside PyTorch's allocator. They belong to this process's CUDA
-    context, which is freed when the process ends, to libraries such as NCCL, and to other processes.
+    """The used bytes outside PyTorch's allocator, according to the driver.
+
+    They belong to libraries such as NCCL, to CUDA contexts, and to other processes.
     """
     remaining: Holdings
-    """The holders of the memory that is still allocated after the release."""
+    """The objects that still hold memory after the release."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether PyTorch has neither allocated nor reserved memory on any device."""
+        """Whether PyTorch has no allocated or reserved memory on any device."""
         return self.after_bytes == 0 and self.reserved_bytes == 0
 
     def __str__(self) -> str:
@@ -152,9 +150,6 @@ def _drop(released: ReleasedParts) -> None:
 
 
 def _drop_gradients(tensors: list[Tensor]) -> None:
-    """Drop the gradients of these tensors. Also drop those of all tensors that share memory with them, such as FSDP's
-    flat parameters.
-    """
     gone = {_storage_of(tensor) for tensor in tensors if is_emptied(tensor)}
     alike = [one for one in gc.get_objects() if is_tensor(one) and _has_gradient(one) and _storage_of(one) in gone]
     for tensor in [*tensors, *alike]:
@@ -167,7 +162,6 @@ def _has_gradient(tensor: Tensor) -> bool:
 
 
 def _storage_of(tensor: Tensor) -> int | None:
-    """Return a key that identifies a tensor's storage; None for a tensor without a storage."""
     try:
         found: int = Tensor.untyped_storage(tensor)._cdata
     except (RuntimeError, NotImplementedError, ValueError):
@@ -197,7 +191,6 @@ def _move(released: ReleasedParts, device: torch.device) -> None:
 
 
 def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]) -> Tensor:
-    """Return a copy of a tensor on another device. If two tensors share memory, their copies share memory too."""
     if type(data) is not Tensor or data.layout is not torch.strided:
         return data.to(device)
     storage = data.untyped_storage()
@@ -210,7 +203,6 @@ def _moved(data: Tensor, device: torch.device, moved: dict[int, tuple[Any, Any]]
 
 
 def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
-    """Detach tensors from their autograd graphs. This frees the tensors that the graphs have saved for backward."""
     uncut = list(released.functions)
     for tensor in released.tensors:
         if grad_fn_of(tensor) is None:
@@ -226,9 +218,6 @@ def _cut_graphs(released: ReleasedParts, *, is_emptied: bool) -> None:
 
 
 def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
-    """Return the storages of those tensors to which other variables refer too. An autograd graph may have saved such
-    tensors as well.
-    """
     own = set(map(id, released.tensors))
     named: set[int | None] = set()
     with owner_search() as search:
@@ -242,9 +231,7 @@ def _named_elsewhere(released: ReleasedParts) -> set[int | None]:
 
 
 def _empty_graph(function: Any, spared: set[int | None]) -> None:
-    """Free the tensors that an autograd graph has saved, if the graph cannot be detached. Model parameters and tensors
-    to which a variable refers are kept.
-    """
+    # used for graphs that cannot be detached
     for found in saved_in([(0, function)], {}):
         if not isinstance(found, Saved) or not is_tensor(found.value):
             continue
@@ -255,7 +242,6 @@ def _empty_graph(function: Any, spared: set[int | None]) -> None:
 
 
 def _end_loaders(released: ReleasedParts) -> None:
-    """End the worker processes of data loaders, both persistent workers and the workers of an unfinished iteration."""
     for loader in released.loaders:
         loader._iterator = None
     samplers = [loader._index_sampler for loader in released.loaders]
@@ -266,9 +252,6 @@ def _end_loaders(released: ReleasedParts) -> None:
 
 
 def _collect() -> None:
-    """Free memory to which no variable refers: that of exceptions' frames, reference cycles, cuBLAS workspaces, and
-    PyTorch's caches.
-    """
     for one in gc.get_objects():
         if is_of(one, (BaseException,)):
             clear_frames(one)
@@ -292,20 +275,16 @@ def _collect() -> None:
 
 
 def _has_compiled() -> bool:
-    """Return whether torch.compile has compiled a function in this process. Compiled code holds graphs, weights and
-    memory pools.
-    """
+    # compiled code holds graphs, weights and memory pools
     converter = sys.modules.get("torch._dynamo.convert_frame")
     return bool(getattr(getattr(converter, "input_codes", None), "seen", None))
 
 
 def _is_in_use() -> bool:
-    """Return whether this process uses a CUDA device."""
     return bool(torch.cuda.is_available() and torch.cuda.is_initialized())
 
 
 def _devices() -> range:
-    """Return the indices of the CUDA devices."""
     return range(torch.cuda.device_count() if _is_in_use() else 0)
 
 
@@ -320,9 +299,6 @@ def _pooled_bytes() -> int:
 
 
 def _outside_bytes(device: int) -> int:
-    """Return the bytes that the driver reports as used on a device, without those that PyTorch's allocator has
-    reserved.
-    """
     if not torch.cuda.memory_reserved(device) and device != torch.cuda.current_device():
         return 0  # the query would create a CUDA context on that device
     free, total = torch.cuda.mem_get_info(device)

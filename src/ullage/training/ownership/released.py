@@ -1,11 +1,7 @@
-"""Finds the parts of the objects that are passed to `ullage.release`: modules, optimizers, tensors, data loaders,
-exceptions.
+"""Finds the tensors, modules, optimizers and other parts of the objects that are passed to `ullage.release`.
 
-Everything that a container, a function or an object of a user-defined class refers to is released with it. For a
-module, only its submodules, parameters and buffers are released, and attributes that are tensors or containers of
-tensors: its other attributes and its hooks may refer to another model. Not released are an optimizer's parameters,
-which belong to a model, the objects that a data loader's collate function uses, and those that a scheduler computes
-with.
+For a module, only its submodules, parameters, buffers and tensor attributes are released, because other attributes may
+refer to another model. The parameters of an optimizer are not released, because they belong to a model.
 """
 
 import gc
@@ -36,7 +32,7 @@ _HOOKS: Final = "_hooks"
 
 @dataclass(slots=True)
 class ReleasedParts:
-    """The parts (tensors, modules, optimizers, ...) of the objects passed to `ullage.release`, each of them once."""
+    """The parts of the objects that the user passed to `ullage.release`, such as tensors and modules."""
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -50,11 +46,11 @@ class ReleasedParts:
     capsules: list[Any] = field(default_factory=list)
     """DLPack capsules."""
     failures: list[Any] = field(default_factory=list)
-    """The exceptions, and the tracebacks and frames that the user passed without an exception."""
+    """Exceptions, tracebacks and stack frames."""
 
 
 def parts_of(objects: Iterable[Any]) -> ReleasedParts:
-    """Return the parts (tensors, modules, optimizers, ...) of the objects that the user passed to `ullage.release`."""
+    """Return the parts of the objects that the user passed to `ullage.release`."""
     given = ReleasedParts()
     closed = module_dicts()
     seen: dict[int, Any] = {}
@@ -95,7 +91,6 @@ def _sort(given: ReleasedParts, one: Any) -> None:
 
 
 def _inside(one: Any) -> Iterable[Any]:
-    """Return the objects that an object contains or owns, and that are released together with it."""
     variables = instance_dict(one) or {}
     if is_of(one, (Tensor,)):
         base = attribute.BASE.__get__(one)
@@ -135,18 +130,12 @@ def _inside_module(module: nn.Module, variables: dict[str, Any]) -> list[Any]:
 
 
 def _of_samplers(variables: dict[str, Any]) -> list[Any]:
-    """Return the tensors to which a data loader's samplers refer, such as weights, and their containers that hold only
-    tensors.
-    """
     samplers = [instance_dict(variables.get(name)) or {} for name in ("sampler", "batch_sampler")]
     samplers += [instance_dict(sampler.get("sampler")) or {} for sampler in samplers]
     return [value for sampler in samplers for value in filter(_is_of_tensors, sampler.values())]
 
 
 def _of_hooks(hooks: Any) -> list[Any]:
-    """Return the tensors to which the hooks of a module refer, and the containers among these objects that hold only
-    tensors.
-    """
     if not is_of(hooks, (dict,)):
         return []
     kept = []
@@ -158,7 +147,6 @@ def _of_hooks(hooks: Any) -> list[Any]:
 
 
 def _is_of_tensors(one: Any, within: tuple[int, ...] = ()) -> bool:
-    """Return whether an object is a tensor or a container of tensors only, and contains no model parameter."""
     if is_of(one, (Tensor,)):
         return not within or not _is_trained(one)
     if not is_of(one, _CONTAINERS) or id(one) in within:

@@ -1,4 +1,4 @@
-"""The objects at which paths to tensors begin: variables of running functions, variables of modules, and exceptions."""
+"""Lists the variables and exceptions at which the search for tensors begins."""
 
 import contextvars
 import inspect
@@ -23,23 +23,21 @@ _NOTEBOOK_HISTORY: Final = ("Out", "_", "__", "___", "_oh")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The start of a path to a tensor, which is a variable or an exception."""
+    """A variable or an exception at which the search for tensors begins."""
 
     value: Any
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable, if the path begins at a variable of a function or a module."""
+    """The name of the variable. Empty for an exception."""
     file: str = ""
     """The file that contains the variable."""
     function: str = ""
-    """The name of the function whose local variable this is; empty for a variable of a module."""
+    """The function that has this local variable. Empty for a global variable."""
 
 
 def roots_of_user() -> Iterator[Root]:
-    """Yield the variables of the user's functions, modules and notebook cells, and the exceptions that Python keeps
-    alive.
-    """
+    """Yield the variables of the user's functions, modules and notebook cells, and exceptions that are kept alive."""
     frames = list(_frames())
     lines = {
         id(frame.f_globals): frame.f_lineno
@@ -62,7 +60,7 @@ def roots_of_user() -> Iterator[Root]:
 
 
 def roots_of_libraries() -> Iterator[Root]:
-    """Yield the variables of running library functions, and the variables of the libraries' modules."""
+    """Yield the variables of library modules and of running library functions."""
     for frame in _frames():
         if not _is_of_user(frame):
             yield from _locals_of(frame, HolderKind.LIBRARY)
@@ -72,17 +70,13 @@ def roots_of_libraries() -> Iterator[Root]:
 
 
 def module_dicts() -> frozenset[int]:
-    """Return the `id`s of all Python modules and of their dictionaries. A search begins at their variables, and
-    otherwise does not follow references to modules.
-    """
+    """Return the `id`s of all Python modules and of their dictionaries, which the search skips."""
     modules = list(_modules())
     return frozenset({id(module) for module in modules} | {id(_dict_of(module)) for module in modules})
 
 
 def is_of_user(module: ModuleType) -> bool:
-    """Return whether a Python module is the user's. This is the case if its file is not part of a library, or if a
-    notebook or `python -c` runs it.
-    """
+    """Return whether a Python module is the user's, and not part of a library."""
     name, variables = _name_of(module), _dict_of(module)
     if name in ("__main__", "__mp_main__"):
         return True
@@ -91,10 +85,10 @@ def is_of_user(module: ModuleType) -> bool:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """Return the variables of a running function, without leaving a copy of them in the frame.
+    """Return the local variables of a running function, without leaving a copy of them in its frame.
 
-    Up to Python 3.12, a frame keeps the dictionary that reading `f_locals` creates, and so the values at that time. The
-    dictionary is not cleared while a debugger is active, because a debugger writes it back into the variables.
+    Up to Python 3.12, a frame keeps the dictionary that `f_locals` creates, with the old values. It is not cleared
+    while a debugger is active.
     """
     found = frame.f_locals
     variables = dict(found)
@@ -105,9 +99,6 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the stack frames of all threads, except frames of this package. The current thread comes first, and the
-    innermost frame of a thread first.
-    """
     own = threading.get_ident()
     by_thread = sys._current_frames()
     for thread in sorted(by_thread, key=lambda thread: thread != own):
@@ -186,7 +177,7 @@ def _name_of(module: ModuleType) -> str:
 
 
 def is_of_user_class(kind: type) -> bool:
-    """Return whether an object is a class that is defined in one of the user's modules."""
+    """Return whether a class is defined in one of the user's modules."""
     name = class_dict(kind).get("__module__")
     module = sys.modules.get(name) if isinstance(name, str) else None
     return module is not None and issubclass(type(module), ModuleType) and is_of_user(module)

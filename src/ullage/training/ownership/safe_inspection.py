@@ -1,8 +1,4 @@
-"""Reads the type and the attributes of an object without running any of the user's code.
-
-A metaclass may define `__mro__`, `__name__` or `__dict__` as a property, so the attributes that `type` itself defines
-are read.
-"""
+"""Reads the type and the attributes of an object without running the user's code."""
 
 import gc
 import types
@@ -24,19 +20,19 @@ def mro_of(kind: type) -> tuple[type, ...]:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class."""
+    """Return the name of a class, even if its metaclass overrides `__name__`."""
     found: str = _NAME(kind)
     return found
 
 
 def class_dict(kind: type) -> Mapping[str, Any]:
-    """Return the attributes that a class itself defines, without those that it inherits."""
+    """Return the attributes of a class, without inherited ones."""
     found: Mapping[str, Any] = _DICT(kind)
     return found
 
 
 def instance_dict(one: Any) -> dict[str, Any] | None:
-    """Return an object's `__dict__` without calling a `__dict__` property that the user's class may define."""
+    """Return an object's `__dict__`, even if its class overrides `__dict__`."""
     for kind in _MRO(type(one)):
         found = class_dict(kind).get("__dict__")
         if type(found) is types.GetSetDescriptorType:
@@ -46,9 +42,7 @@ def instance_dict(one: Any) -> dict[str, Any] | None:
 
 
 def table_of(module: Any, name: str) -> dict[str, Any]:
-    """Return a module's `_modules`, `_parameters` or `_buffers` dictionary; an empty dictionary if C++ code holds it or
-    it is missing.
-    """
+    """Return a module's `_modules`, `_parameters` or `_buffers` dictionary. Empty if it cannot be read."""
     found = (instance_dict(module) or {}).get(name)
     return found if found is not None and is_of(found, (dict,)) else {}
 
@@ -63,23 +57,19 @@ def slots(one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_of(one: Any, kinds: tuple[type, ...]) -> bool:
-    """Return whether an object is an instance of one of these types, without reading `__class__`, which user code may
-    define.
-    """
+    """Return whether an object is an instance of one of these types, without reading `__class__`."""
     return not set(kinds).isdisjoint(_MRO(type(one)))
 
 
 def closure_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of a function's closure variables, except variables without a value."""
+    """Yield the names and values of a function's closure variables. Unset variables are left out."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         with suppress(ValueError):
             yield name, cell.cell_contents
 
 
 def held_by(one: Any) -> list[Any]:
-    """Return the objects that an object refers to, as the garbage collector reports them, and the elements of numpy
-    arrays.
-    """
+    """Return the objects that an object refers to, according to the garbage collector."""
     if type(one) is np.ndarray and one.dtype.hasobject:
         return [*one.flat, one.base]
     return gc.get_referents(one)

@@ -1,6 +1,4 @@
-"""The search for objects that hold memory. It begins at the user's variables, then follows libraries' variables,
-autograd graphs, and all remaining objects.
-"""
+"""Searches for objects that hold GPU memory, beginning at the user's variables."""
 
 import gc
 from collections.abc import Iterable, Iterator
@@ -39,18 +37,13 @@ _SOUGHT: Final[dict[type, str]] = {
 
 
 def _name_of(kind: type) -> str | None:
-    """Return the name under which the search records the indices of objects of a type; None if it does not record
-    objects of this type.
-    """
     name = next((name for base, name in _SOUGHT.items() if base in mro_of(kind)), None)
     return "function" if name is None and is_function(kind) else name
 
 
 @contextmanager
 def owner_search() -> "Iterator[OwnerSearch]":
-    """Create a search for the holders of memory for this context, and drop its references when the context ends.
-    Garbage collection is paused until then.
-    """
+    """Create a search for objects that hold memory. At the end of this context, its references are dropped."""
     search = OwnerSearch()
     with torch._C.DisableTorchFunction(), without_collections():
         try:
@@ -60,54 +53,41 @@ def owner_search() -> "Iterator[OwnerSearch]":
 
 
 class OwnerSearch:
-    """All objects that a search has found, including the tensors that only autograd graphs keep alive.
-
-    It holds references to all of them, which `owner_search` drops at the end.
-    """
+    """All objects that were found, including tensors that only autograd graphs keep alive."""
 
     def __init__(self) -> None:
         self.reach = Reach(_name_of)
+        # Maps the index of an object in `reach.objects` to the start of a path, such as a variable.
         self.roots: dict[int, Root] = {}
-        """The objects, such as variables, at which paths begin. The keys are their indices in `reach.objects`."""
         self.kept: list[Saved] = []
-        """The tensors that autograd graphs keep alive. Each has the index of the tensor whose graph keeps it alive, and
-        the autograd function that saved it; None if something else keeps it for backward, such as a checkpoint.
-        """
         self.in_graphs: set[int] = set()
-        """The indices of the objects that an autograd graph refers to directly."""
         self._done = {"tensor": 0, "function": 0, "saved": 0}
         self.closed = module_dicts()
-        """The `id`s of Python modules and their dictionaries. The search begins at their variables, and otherwise does
-        not follow references to modules.
-        """
         self._names: dict[int, str] | None = None
         self._seen_functions: dict[int, Any] = {}
         self.reach.ignore(self, self.__dict__, *self.__dict__.values(), self.reach.__dict__)
 
     def follow_user(self) -> None:
-        """Search everything to which the user's variables refer, but not the classes of libraries."""
+        """Search everything that the user's variables refer to."""
         classes = frozenset(id(one) for one in gc.get_objects() if type(one) is type and not is_of_user_class(one))
         self._follow(roots_of_user(), self.closed | classes)
         self._follow_graphs(self.closed | classes)
 
     def follow_libraries(self) -> None:
-        """Search everything to which the variables of libraries refer."""
         self._follow(roots_of_libraries(), self.closed)
         self._follow_graphs(self.closed)
 
     def drop_references(self) -> None:
-        """Drop all references to the objects that the search has found."""
         self.reach.drop_references()
         self.roots.clear()
         self.kept.clear()
         self._seen_functions.clear()
 
     def root_of(self, place: int) -> Root:
-        """Return the object, such as a variable, at which the path to an object begins."""
+        """Return the variable or exception at which the path to an object begins."""
         return self.roots[self.reach.chain_of(place)[0]]
 
     def is_in_graph(self, place: int) -> bool:
-        """Return whether the path to an object goes through an autograd graph."""
         return bool(self.in_graphs) and not self.in_graphs.isdisjoint(self.reach.chain_of(place))
 
     def path_to(self, place: int, *, is_general: bool) -> str:
@@ -118,7 +98,7 @@ class OwnerSearch:
         return path_of(self.roots[chain[0]].text, objects, graphs, is_general=is_general)
 
     def module_names(self) -> dict[int, str]:
-        """Return the dotted names of modules, each by the `id`s of the parameters that the module owns."""
+        """Return the names of the modules that own each parameter. The keys are the `id`s of the parameters."""
         if self._names is None:
             self._names = {}
             modules = [self.reach.objects[place] for place in self.reach.found["module"]]
@@ -131,9 +111,6 @@ class OwnerSearch:
         return self._names
 
     def _follow(self, roots: Iterable[Root], closed: frozenset[int]) -> None:
-        """Search everything to which all variables refer at once, so that the path to an object begins at the nearest
-        variable.
-        """
         starts = []
         for root in roots:
             place = self.reach.add(root.value)
@@ -143,9 +120,6 @@ class OwnerSearch:
         self.reach.search(starts, closed)
 
     def _follow_graphs(self, closed: frozenset[int]) -> None:
-        """Search the autograd graphs of the tensors that were found since the last call. Repeat this until no new
-        tensors are found.
-        """
         objects = self.reach.objects
         while any(len(self.reach.found[what]) > done for what, done in self._done.items()):
             starts = [(place, grad_fn_of(objects[place])) for place in self._found_since_last("tensor")]
@@ -168,15 +142,12 @@ class OwnerSearch:
             self.reach.search(places, closed)
 
     def _found_since_last(self, what: str) -> list[int]:
-        """Return the indices of the objects of a sought type that were found since the last call."""
         news = self.reach.found[what][self._done[what] :]
         self._done[what] += len(news)
         return news
 
     def follow_rest(self) -> None:
-        """Search objects to which no variable leads: first those to which no other object refers, then reference
-        cycles.
-        """
+        """Search objects that no variable leads to, such as reference cycles."""
         rest = [one for one in self.reach.unknown(gc.get_objects()) if type(one) is not type]
         self.reach.ignore(rest)
         referred = set(map(id, gc.get_referents(*rest))) if rest else set()
@@ -191,7 +162,6 @@ class OwnerSearch:
 
 
 def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a PyTorch module and its submodules with their dotted names, each module once."""
     waiting = [("", top)]
     while waiting:
         name, module = waiting.pop()
@@ -205,17 +175,17 @@ def _modules_in(top: nn.Module, seen: set[int]) -> Iterator[tuple[str, nn.Module
 
 
 def is_function(kind: type) -> bool:
-    """Return whether a type is the class of an autograd function (a graph node)."""
+    """Return whether a type is the class of an autograd function."""
     return any("next_functions" in class_dict(base) for base in mro_of(kind))
 
 
 def is_tensor(one: Any) -> bool:
-    """Return whether an object is a tensor. Only its type is inspected."""
+    """Return whether an object is a tensor, judged only by its type."""
     return issubclass(type(one), Tensor)
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
-    """Return a tensor's `grad_fn`; None for a leaf."""
+    """Return a tensor's `grad_fn`, which is None for a leaf tensor."""
     try:
         return attribute.GRAD_FN.__get__(tensor)
     except RuntimeError:

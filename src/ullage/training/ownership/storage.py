@@ -1,6 +1,6 @@
-"""Finds the storages of tensors and modules. Only addresses of storages are kept, so that no tensor is kept alive.
+"""Finds the addresses of the storages of tensors and modules.
 
-It reads attributes that PyTorch's own classes define and never runs a user's property or `__repr__`.
+None of the user's code runs, such as properties and `__repr__`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,11 +17,9 @@ _IS_CUDA: Final = attribute.IS_CUDA.__get__  # read from torch.Tensor, because a
 
 
 def addresses(tensors: Iterable[Any]) -> list[int]:
-    """Return the device addresses of tensors' storages, including tensors inside wrappers such as DTensor and sparse
-    layouts.
+    """Return the device addresses of the storages of tensors, including tensors inside a DTensor or a sparse tensor.
 
-    Values without a storage on a CUDA device are skipped: fake, functional and lazy tensors, tensors on other devices,
-    None.
+    Tensors without a storage on a CUDA device are skipped.
     """
     found: list[int] = []
     for tensor in tensors:
@@ -40,7 +38,7 @@ def addresses(tensors: Iterable[Any]) -> list[int]:
 
 
 def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts, and in objects that hold a batch in the attribute `data`."""
+    """Yield the tensors in nested lists, tuples and dicts, and in objects with an attribute `data`."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, dict):
@@ -54,11 +52,7 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
 
 
 def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Return the parameters and the buffers of a module and its submodules. Shared tensors are repeated.
-
-    The function does not use `Module.modules()`, which builds a name for each module and would take most of the time
-    here.
-    """
+    """Return the parameters and the buffers of a module and its submodules. Shared tensors are repeated."""
     parameters: list[nn.Parameter] = []
     buffers: list[Tensor] = []
     waiting, seen = [module], {id(module)}
@@ -74,7 +68,6 @@ def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of an optimizer's state."""
     found: list[Tensor] = []
     for state in list(optimizer.state.values()):
         for value in state.values() if isinstance(state, dict) else (state,):
@@ -86,9 +79,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Return the bytes on CUDA devices of an optimizer's parameters, of the parameters' gradients, and of the
-    optimizer's state.
-    """
+    """Return the bytes of an optimizer's parameters, gradients and state on CUDA devices."""
     parameters = [one for group in optimizer.param_groups for one in group["params"] if isinstance(one, Tensor)]
     gradients = [one.grad for one in parameters if one.grad is not None]
     return {
@@ -99,9 +90,6 @@ def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Return the total size in bytes of the storages of these tensors on CUDA devices. A shared storage is counted
-    once.
-    """
     sizes: dict[int, int] = {}
     for tensor in tensors:
         for part in parts_of_tensor(tensor) or (tensor,):
@@ -112,7 +100,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
-    """Return the inner tensors of a tensor that has no storage itself, such as a sparse tensor or a wrapper."""
+    """Return the inner tensors of a tensor that has no storage itself, such as a sparse tensor."""
     kind = type(tensor)
     if kind is not Tensor and kind is not nn.Parameter and (parts := _parts(tensor)):
         return parts
@@ -120,9 +108,7 @@ def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """Return the tensors among the attributes and slots of a wrapper tensor. DTensor, for example, keeps its local
-    tensor in a slot.
-    """
+    # a DTensor, for example, has its local tensor in a slot
     if not any("__tensor_flatten__" in class_dict(kind) for kind in mro_of(type(tensor))):
         return []
     values = [*(instance_dict(tensor) or {}).values(), *(value for _, value in slots(tensor))]
@@ -142,7 +128,6 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor | None:
-    """Return the tensor that a tensor of torch.func wraps, even if the torch.func transformation has ended."""
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(tensor):
         return None

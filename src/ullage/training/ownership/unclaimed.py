@@ -1,4 +1,4 @@
-"""Finds out the purpose of memory blocks to which no Python object refers, from their memory pool or their size."""
+"""Identifies memory blocks that no Python object refers to, by their memory pool or their size."""
 
 import os
 import re
@@ -17,32 +17,31 @@ from ullage.training.ownership.safe_inspection import is_of, name_of
 from ullage.training.ownership.search import OwnerSearch, is_tensor
 
 LARGE_WORKSPACES: Final = {(4096 * 2 + 16 * 8) * KIB, 4096 * 8 * KIB}
+# PyTorch's workspace sizes in bytes: for cuBLAS on GPUs before Hopper, for cuBLAS on newer GPUs, and for cuBLASLt.
+# Source: CUDABlas.cpp and CublasHandlePool.cpp of torch 2.11.
 _WORKSPACES: Final = LARGE_WORKSPACES | {1024 * KIB}
-"""PyTorch's workspace sizes in bytes: for cuBLAS on GPUs before Hopper, for cuBLAS on Hopper and later GPUs, and for
-cuBLASLt (CUDABlas.cpp and CublasHandlePool.cpp of torch 2.11).
-"""
 NO_PATH: Final = {
     HolderKind.POOL: "a private pool of a CUDA graph or a torch.cuda.MemPool",
     HolderKind.WORKSPACE: "a cuBLAS workspace, recognised by its size",
     HolderKind.UNKNOWN: "no Python object refers to it",
 }
 _SEED_BYTES: Final = 512
+# The number of memory blocks that a device's random generator holds for CUDA graphs: the seed and the offset. It holds
+# them from the first capture until the last CUDAGraph is freed.
 _GENERATOR_BLOCKS: Final = 2
-"""The number of memory blocks that a device's random generator holds for CUDA graphs: one for the seed and one for the
-offset. It holds them from the first capture until the last CUDAGraph is freed.
-"""
 
 
 def kind_of(block: AllocatedBlock) -> HolderKind:
-    """Return the kind of a memory block to which no Python object refers."""
+    """Return the kind of a memory block that no Python object refers to."""
     if block.pool != (0, 0):
         return HolderKind.POOL
     return HolderKind.WORKSPACE if block.size_bytes in _WORKSPACES | _workspaces_wanted() else HolderKind.UNKNOWN
 
 
 def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[int, Claim]) -> dict[int, Claim]:
-    """Return what holds those memory blocks that do not contain the data of a Python tensor: the blocks of CUDA graphs,
-    memory pools, DDP's buckets, and autocast's cache.
+    """Return what holds memory blocks that are not the data of a Python tensor.
+
+    Examples are blocks of CUDA graphs, memory pools, DDP's gradient buckets, and autocast's cache.
     """
     parallel = [place for place in search.reach.found["module"] if has_buckets(search.reach.objects[place])]
     is_cast = torch.is_autocast_enabled("cuda")
@@ -84,15 +83,11 @@ def claims_to_rest(search: OwnerSearch, blocks: AllocatedBlocks, claimed: dict[i
 
 
 def _is_nameless(search: OwnerSearch, claim: Claim) -> bool:
-    """Return whether the known reference to a memory block comes only from C++ code that holds a tensor, and not from a
-    variable.
-    """
     is_first = search.reach.parents[claim.place] < 0 and claim.kind is HolderKind.RUNNING
     return is_first and is_tensor(search.reach.objects[claim.place])
 
 
 def _pools(search: OwnerSearch) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield the ids of private memory pools, each with the index of the object that owns the pool."""
     for place in search.reach.found["pool"]:
         pool: Any = torch._C._MemPool.id  # a descriptor of the class
         first, second = pool.__get__(search.reach.objects[place])
@@ -106,9 +101,6 @@ def _pools(search: OwnerSearch) -> Iterator[tuple[tuple[int, int], int]]:
 
 
 def _sizes_cast(search: OwnerSearch) -> Iterator[tuple[int, tuple[int, str]]]:
-    """Yield the sizes in bytes of the parameter copies that autocast caches until its context ends, each with the
-    module of the parameter.
-    """
     width = torch.get_autocast_dtype("cuda").itemsize
     for place in reversed(search.reach.found["module"]):
         module: nn.Module = search.reach.objects[place]
@@ -124,9 +116,7 @@ def _type_text(search: OwnerSearch, place: int) -> str:
 
 
 def _workspaces_wanted() -> set[int]:
-    """Return the cuBLAS workspace sizes in bytes that the user has set in KiB: ":4096:2:16:8" for cuBLAS, a number for
-    cuBLASLt.
-    """
+    # The user sets them in KiB: ":4096:2:16:8" for cuBLAS, a single number for cuBLASLt.
     pairs = re.findall(r":(\d{1,9}):(\d{1,9})", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     of_lt = os.environ.get("CUBLASLT_WORKSPACE_SIZE", "")
     return {

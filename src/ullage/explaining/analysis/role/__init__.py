@@ -1,4 +1,6 @@
-"""Inference of the role of each block in a recorded run from stacks, lifetimes and sizes, without the script."""
+"""Infers what each block was used for, such as gradients or activations. It needs only stacks, lifetimes and sizes, not
+the script.
+"""
 
 from ullage.explaining.analysis.role.role import ROLES, RoleColumns, Sureness, roles_of
 from ullage.explaining.analysis.role.share import RoleShare, role_shares

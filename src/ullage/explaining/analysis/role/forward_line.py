@@ -1,4 +1,4 @@
-"""The forward line for memory that backward allocates, because autograd's threads have no Python frames.
+"""Finds the forward source line for memory that is allocated in backward, where no Python frames exist.
 
 Autograd runs operations in the reverse order of forward. If C++ frames name the operations (`AddmmBackward0::apply`,
 and in forward `at::_ops::addmm`), the n-th operation from the end of backward corresponds to the n-th of forward.
@@ -28,7 +28,7 @@ _FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 
 
 def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
-    """Return the forward stack for blocks that were allocated in backward, and the degree of certainty.
+    """Find the forward call stack for each block that was allocated in backward, and how certain it is.
 
     Args:
         recording: the run.
@@ -49,10 +49,6 @@ def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, 
 
 
 class _Matching:
-    """A matcher that finds, for each block allocated in backward, the forward operation whose gradient the block
-    belongs to.
-    """
-
     def __init__(self, recording: Recording, lives: KeyLives, passes: Passes, part: Column) -> None:
         self._stacks: RecordedStacks = recording.history.stacks
         self._stack = recording.rebuilt.stack_of_key
@@ -60,9 +56,6 @@ class _Matching:
         self._read_before: dict[int, _OperationStack] = {}
 
     def pairs(self, moments: Column) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, stack of its forward operation, certainty) for the blocks of each backward pass that contains
-        one of the operations `moments`.
-        """
         order, born = self._lives.order, self._lives.born[self._lives.order]
         begin = 0
         for start, end in zip(self._passes.backward_starts.tolist(), self._passes.backward_ends.tolist(), strict=True):
@@ -74,12 +67,10 @@ class _Matching:
             begin = high + 1
             yield from self._of_span(forward, order[low : high + 1].tolist(), start)
 
+    # If checkpointing reruns a part of forward, the blocks that follow are matched with this part first.
     def _of_span(
         self, forward: Sequence[int], inside: Sequence[int], start: int
     ) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield (block, stack of its forward operation, certainty) for the blocks of one backward pass. Blocks after a
-        forward part that checkpointing reruns are matched with that part first.
-        """
         again: list[int] = []
         backward: list[int] = []
         for key in inside:
@@ -129,16 +120,11 @@ class _Matching:
                 yield key, told[known[at - 1]], Sureness.GUESS
 
     def _ends(self, forward: Sequence[int], start: int) -> list[tuple[int, int]]:
-        """Return the frees in a backward pass of blocks that forward allocated: pairs of the operation and the key of
-        the block, in order.
-        """
         freed = self._lives.freed
         return sorted((int(freed[key]), key) for key in forward if start < freed[key] < NEVER)
 
+    # Backward runs in reverse order. Its first operation therefore belongs to the last forward operation.
     def _by_operation(self, forward: Sequence[int], backward: Sequence[int]) -> Iterator[tuple[int, int, Sureness]]:
-        """Yield matches of backward operations with forward operations of the same name. Backward runs in reverse
-        order, so the first backward operation belongs to the last forward operation.
-        """
         for name in dict.fromkeys(found for key in backward if (found := self._of(key).backward)):
             calls = self._runs(forward, partial(self._is_called, name), is_split=True)
             for is_split in (False, True):
@@ -161,9 +147,6 @@ class _Matching:
         return self._of(key).backward == name
 
     def _runs(self, keys: Sequence[int], is_one: Callable[[int], bool], *, is_split: bool) -> list[list[int]]:
-        """Return groups of consecutive blocks that the same PyTorch operation allocated. With `is_split`, a new group
-        begins when a stack repeats or when the source line changes.
-        """
         found: list[list[int]] = []
         is_open = False
         for key in keys:
@@ -191,18 +174,11 @@ class _Matching:
 
 @dataclass(frozen=True, slots=True)
 class _OperationStack:
-    """The properties of a PyTorch operation that the stack of an allocation shows."""
-
     names: frozenset[str]
-    """The names of the forward operations on the stack."""
     backward: str
-    """The name of the operation whose backward function is on the stack; an empty string if no backward function is."""
     is_engines: bool
-    """Whether the autograd engine runs the operation in C++."""
     place: Frame | None
-    """The innermost Python frame."""
     has_line: bool
-    """Whether the stack contains a line of user code."""
 
     @classmethod
     def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
@@ -213,8 +189,6 @@ class _OperationStack:
         return cls(names, backward, is_engines, place, users_frame(frames) is not None)
 
 
+# Both `_log_softmax` and `LogSoftmax` become "logsoftmax".
 def _plain(name: str) -> str:
-    """Return an operation name in the form common to forward and backward: `_log_softmax` and `LogSoftmax` become
-    "logsoftmax".
-    """
     return name.replace("_", "").lower()

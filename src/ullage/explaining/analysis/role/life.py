@@ -1,6 +1,4 @@
-"""The lifetimes of a program's blocks, the forward and backward passes of training steps, and for each block the
-equivalent block of the previous pass.
-"""
+"""Finds when each block was allocated and freed, and where forward and backward passes begin and end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,18 +14,18 @@ NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLives:
-    """The operations at which each block was allocated and freed, indexed by the key of the block."""
+    """The operations that allocated and freed each block. Arrays are indexed by block ID."""
 
     born: Column
-    """-1 if the block was allocated before recording began, or never."""
+    """The operation that allocated each block. It is -1 if the block is older than the recording."""
     freed: Column
-    """`NEVER` if the block was not freed."""
+    """The operation that freed each block, or `NEVER`."""
     order: Column
-    """The keys of blocks in the order in which the program allocates them."""
+    """The IDs of all blocks in the order of their allocation."""
 
     @classmethod
     def of(cls, program: Program, keys: int) -> "KeyLives":
-        """Return the lifetimes of the blocks of a program."""
+        """Return when the blocks of a program are allocated and freed."""
         born, freed = np.full(keys, -1, np.int64), np.full(keys, NEVER, np.int64)
         # The operations that set up the initial state allocate blocks from before the recording.
         made = np.flatnonzero(program.op == Op.ALLOCATE)
@@ -40,20 +38,20 @@ class KeyLives:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """The operations at which forward and backward passes start and end; each array is in ascending order."""
+    """The operations at which forward and backward passes start and end. Each array is sorted."""
 
     forward_starts: Column
     backward_starts: Column
     backward_ends: Column
-    """The operation of the last allocation in each backward pass."""
+    """The last allocation of each backward pass."""
     after_backward: Column
-    """The operation of the first allocation after each backward pass; the constant `NEVER` if no allocation follows."""
+    """The first allocation after each backward pass, or `NEVER`."""
     has_modules: bool
     """Whether the recording contains the forward pass of an nn.Module."""
 
 
 def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
-    """Return the forward and backward passes that the order of allocations shows.
+    """Find the forward and backward passes from the order of the allocations.
 
     Args:
         lives: the lifetimes of the blocks.
@@ -94,16 +92,12 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
 
 def next_of(moments: Column, at: Column) -> Column:
-    """Return, for each element of `at`, the next larger element of the sorted array `moments`; the constant `NEVER` if
-    no element is larger.
-    """
+    """Return, for each value in `at`, the next larger element of `moments`, or `NEVER`."""
     return np.append(moments, NEVER)[np.searchsorted(moments, at, side="right")]
 
 
 def previous_of(moments: Column, at: Column) -> Column:
-    """Return, for each element of `at`, the last element of the sorted array `moments` that is not larger; -1 if all
-    elements are larger.
-    """
+    """Return, for each value in `at`, the last element of `moments` that is less than or equal to it, or -1."""
     return np.insert(moments, 0, -1)[np.searchsorted(moments, at, side="right")]
 
 
@@ -159,7 +153,6 @@ def counterparts(
 def _latest(
     missed: list[int], order: Column, *, lives: KeyLives, stack: Column, size: Column
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a block and the last earlier block that has the same stack and size and was freed."""
     mine = np.array(missed, np.int64)
     may_count = np.isin(stack[order], np.unique(stack[mine])) & np.isin(size[order], np.unique(size[mine]))
     is_wanted = np.zeros(len(size), np.bool_)

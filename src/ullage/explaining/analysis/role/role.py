@@ -1,4 +1,4 @@
-"""The role of every block of a recorded run, and how certain that role is.
+"""Infers the role of every block, such as parameter or gradient, and how certain it is.
 
 Two properties decide together: the part of the step that allocated the block (`maker`), and its lifetime (`life`). A
 block that a forward pass allocates and that is alive in backward is an activation. A block that an optimizer's step
@@ -21,37 +21,32 @@ from ullage.recorded.history import Action
 from ullage.recorded.program import Column, is_one_of
 
 ROLES: Final = tuple(Role)
+# The size in bytes of cuBLAS's workspace for each stream and thread. It holds for GPUs below compute capability 9.0.
 _CUBLAS_BYTES: Final = 8_519_680
-"""The size in bytes of cuBLAS's workspace for each stream and thread, on GPUs before compute capability 9.0."""
+# Two workspace sizes in bytes. The first is that of cuBLASLt. The second is that of cuBLAS and cuBLASLt from compute
+# capability 9.0 on. A tensor can have one of these sizes by chance.
 _CUBLASLT_BYTES: Final = (1_048_576, 33_554_432)
-"""Sizes in bytes: cuBLASLt's workspace, and from compute capability 9.0 on the workspace of cuBLAS and cuBLASLt. A
-tensor may have one of these sizes by chance.
-"""
 
 
 class Sureness(IntEnum):
-    """The degree of certainty of a role."""
+    """How certain the role of a block is."""
 
     CERTAIN = 0
-    """A degree of certainty: PyTorch's own functions are on the stack that allocated the block, and the block's
-    lifetime agrees with the role.
-    """
+    """The call stack and the lifetime of the block both show its role."""
     LIKELY = 1
-    """A degree of certainty: the lifetime and the size of the block indicate its role, but its stack does not."""
+    """The lifetime and the size of the block suggest the role, but its call stack does not."""
     GUESS = 2
-    """A degree of certainty: only the size of the block indicates its role, or the block's lifetime was not recorded
-    completely.
-    """
+    """Only the size of the block suggests its role, or its lifetime is not fully recorded."""
 
     @property
     def word(self) -> str:
-        """The word for this degree of certainty that reports print."""
+        """The word that reports print for this degree of certainty."""
         return {Sureness.CERTAIN: "certain", Sureness.LIKELY: "likely", Sureness.GUESS: "a guess"}[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleColumns:
-    """The role of each block, indexed by the key of the block in the program."""
+    """The role of each block, such as parameter or gradient. Arrays are indexed by block ID."""
 
     role: Column
     """Indices into `ROLES`."""
@@ -67,15 +62,11 @@ class RoleColumns:
 
 
 def roles_of(recording: Recording) -> RoleColumns:
-    """Return the role of every block of a run, up to the request that failed if there is one."""
+    """Return the role of every block of a run, such as parameter or gradient."""
     return _Roles(recording).decide()
 
 
 class _Roles:
-    """A rule-based classifier that assigns roles to blocks. Each block keeps the first role that a rule assigns to
-    it.
-    """
-
     def __init__(self, recording: Recording) -> None:
         rebuilt = recording.rebuilt
         self._recording = recording
@@ -94,7 +85,6 @@ class _Roles:
         self._sureness = np.full(keys, Sureness.GUESS, np.int64)
 
     def decide(self) -> RoleColumns:
-        """Return the role of every block. The most certain rules are applied first."""
         seen = self._lives.born >= 0
         self._owned(seen)
         self._workspaces(seen)
@@ -139,16 +129,13 @@ class _Roles:
             self._is(unnamed, Role.WORKSPACES, Sureness.LIKELY)
         self._is(seen & self._of_cublas(), Role.WORKSPACES, Sureness.LIKELY)
 
+    # If a block with a parameter's size is allocated in backward, it may be a gradient that is added to an existing
+    # one.
     def _has_parameters_size(self) -> Mask:
-        """Return, for each block, whether it has the size of a parameter. In backward, such a block may be a gradient
-        that is added to an existing gradient.
-        """
         return np.isin(self._size, np.unique(self._size[self._role == ROLES.index(Role.PARAMETERS)]))
 
+    # Each thread and stream allocates such a workspace once and never frees it.
     def _of_cublas(self) -> Mask:
-        """Return, for each block, whether it has the size of a workspace that cuBLAS or cuBLASLt allocates once per
-        thread and stream and never frees.
-        """
         order, makers = self._lives.order, self._makers
         found = np.zeros(len(self._size), bool)
         computes = is_one_of(self._part[order], (Pass.FORWARD, Pass.BACKWARD, Pass.RECOMPUTED, Pass.OUTSIDE))
@@ -220,10 +207,8 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.CERTAIN)
         self._is(seen & (self._part == Pass.RECOMPUTED), Role.ACTIVATIONS, Sureness.CERTAIN)
 
+    # Blocks that were alive when a request failed may have been freed only because of the error.
     def _is_cut_short(self) -> Mask:
-        """Return, for each block, whether it was alive when a request failed and the program continued. Perhaps only
-        the error caused the free of such a block.
-        """
         lives, recording = self._lives, self._recording
         failed = recording.rebuilt.ops_of(np.flatnonzero(recording.history.action == Action.OOM))
         failure = next_of(failed[failed < len(recording.program)], lives.born)
@@ -254,9 +239,6 @@ class _Roles:
         self._is(mine & (freed != NEVER), Role.TEMPORARIES, Sureness.LIKELY)
 
     def _parameters_by_size(self, kept: Mask) -> None:
-        """Assign the role of parameters to blocks by size: blocks that are never freed, that no module allocated, and
-        that have a gradient of the same size.
-        """
         if not len(self._passes.backward_starts):
             return
         left = _count(self._size[self._gradients()])
@@ -266,7 +248,6 @@ class _Roles:
         self._role[chosen], self._sureness[chosen] = ROLES.index(Role.PARAMETERS), Sureness.LIKELY
 
     def _gradients(self) -> Mask:
-        """Return, for each block, whether the first complete backward pass allocated it and left it allocated."""
         passes, born = self._passes, self._lives.born
         start, end, after = (
             int(column[0]) for column in (passes.backward_starts, passes.backward_ends, passes.after_backward)
@@ -308,9 +289,6 @@ class _Roles:
         self._is(mine, Role.TEMPORARIES, Sureness.GUESS)
 
     def _within_count(self, chosen: Mask) -> Mask:
-        """Return the oldest of the chosen blocks: for each size in bytes, as many blocks as there are parameters of
-        this size that have no gradient yet.
-        """
         left = _count(self._size[self._role == ROLES.index(Role.PARAMETERS)])
         has = (self._role == ROLES.index(Role.GRADIENTS)) & (self._lives.freed == NEVER)
         left.subtract(_count(self._size[has]))
@@ -320,9 +298,6 @@ class _Roles:
         return found
 
     def _as_many(self, keys: Column, left: Counter[int]) -> list[int]:
-        """Return the first of the given blocks: for each size, as many blocks as the counter `left` has for this size.
-        The counter is reduced accordingly.
-        """
         found = []
         for key, size in zip(keys.tolist(), self._size[keys].tolist(), strict=True):
             if left[size] > 0:
@@ -333,9 +308,6 @@ class _Roles:
     # ---- failed runs
 
     def _as_one_pass_before(self, seen: Mask) -> None:
-        """Assign roles to blocks that were alive when the request failed. Each block gets the role of the equivalent
-        block in the previous pass.
-        """
         stays = self._lives.freed == NEVER
         stays &= self._role == ROLES.index(Role.WORKSPACES)
         unsure = seen & (self._lives.freed == NEVER) & (self._sureness != Sureness.CERTAIN)
@@ -371,13 +343,9 @@ class _Roles:
         self._is(before & (self._size == _CUBLAS_BYTES) & (freed == NEVER), Role.WORKSPACES, Sureness.LIKELY)
         self._kept_from_before(before & (freed == NEVER))
 
+    # The long-lived blocks of a training step are parameters, gradients and optimizer state. Optimizer state has one or
+    # several blocks of its parameter's size.
     def _kept_from_before(self, kept: Mask) -> None:
-        """Assign roles to blocks that existed during the whole recording. For each size, there are as many parameters
-        as gradients; the remaining blocks are optimizer state.
-
-        The long-lived blocks of a training step are of these kinds, and optimizer state has one or several blocks of
-        its parameter's size.
-        """
         gradients = self._role == ROLES.index(Role.GRADIENTS)
         turn = np.searchsorted(self._passes.backward_ends, self._lives.born, side="left")
         turns, counts = np.unique(turn[gradients], return_counts=True)
@@ -393,12 +361,9 @@ class _Roles:
             self._role[mine[count : count * copies]] = ROLES.index(Role.OPTIMIZER_STATE)
 
 
+# The Linux driver places each new segment below the previous ones, the Windows driver above them. Within a segment,
+# addresses ascend. The oldest block has age 0.
 def _age_of(recording: Recording, keys: int) -> Column:
-    """Return the age rank of blocks from before the recording, inferred from their addresses; 0 is the oldest block.
-
-    The Linux driver places each new segment below the previous ones, the Windows driver above them. Within a segment,
-    addresses ascend.
-    """
     start = sorted(recording.program.start, key=lambda segment: segment.address)
     history = recording.history
     new = history.address[history.action == Action.SEGMENT_ALLOC]

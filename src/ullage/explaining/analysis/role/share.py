@@ -1,6 +1,4 @@
-"""The memory of each role at the failed request or at the peak, how certain the roles are, and advice on reducing the
-largest role.
-"""
+"""Adds up memory by role, such as gradients or activations, and advises how to reduce the largest one."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +9,8 @@ from ullage.base.block_role import Role
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.role import RoleColumns, Sureness
 
+# A share of allocated memory. The heading of a report names the largest role only if it has at least this share.
 _MOST: Final = 0.4
-"""The least share of allocated memory that the largest role must have for a report's heading to name it."""
 _CHANGES: Final[Mapping[Role, str]] = {
     Role.PARAMETERS: "a smaller type (bfloat16) or fewer parameters on this GPU reduce them; a smaller batch does not",
     Role.GRADIENTS: "frozen parameters (LoRA) have none; a smaller batch does not reduce them",
@@ -25,9 +23,7 @@ _CHANGES: Final[Mapping[Role, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleShare:
-    """The memory of a role at the failed request or at the peak, in bytes after rounding; all roles add up to the
-    allocated bytes.
-    """
+    """The memory of one role, such as gradients, when the allocation failed or at the memory peak."""
 
     role: Role
     bytes: int
@@ -38,13 +34,15 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty that applies to most bytes of this role."""
+        """The degree of certainty that this memory has this role."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 
 
 def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ...]:
-    """Return the memory of each role at the failed request or at the peak, largest first; empty if no role is known."""
+    """Return the memory of each role, such as gradients or activations, largest first. Return nothing if no role is
+    known.
+    """
     sizes: Counter[tuple[Role, Sureness]] = Counter()
     counts: Counter[Role] = Counter()
     for block in recording.held():
@@ -69,9 +67,6 @@ def role_shares(recording: Recording, roles: RoleColumns) -> tuple[RoleShare, ..
 
 
 def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
-    """Return the largest role and its percentage of the allocated memory. None if the percentage is too low to report
-    or if the role is a guess.
-    """
     total = sum(share.bytes for share in roles)
     if not roles or roles[0].bytes < _MOST * total:
         return None
@@ -82,15 +77,13 @@ def _most(roles: Sequence[RoleShare]) -> tuple[RoleShare, int] | None:
 
 
 def most_of(roles: Sequence[RoleShare]) -> str:
-    """Return the end of a heading that names the largest role, such as ", 65 % ACTIVATIONS"; an empty string if no role
-    is large enough.
-    """
+    """Return the end of a report's heading, such as ", 65 % ACTIVATIONS". It names the largest role."""
     found = _most(roles)
     return f", {found[1]} % {found[0].role.label.upper()}" if found is not None else ""
 
 
 def advice_of(roles: Sequence[RoleShare]) -> str:
-    """Return a sentence on how to reduce the largest role; an empty string if no role is large enough."""
+    """Return a sentence on how to reduce the largest kind of memory, such as activations."""
     found = _most(roles)
     if found is None:
         return ""

@@ -1,1 +1,1 @@
-"""The explanation of an error message or a log: one cause, with figures that add up to the GPU's memory."""
+"""Explains an out-of-memory error from its message or a log."""

@@ -1,7 +1,4 @@
-"""The figures of a GPU's memory in an error message, completed so that they add up to the GPU's total memory.
-
-This module does not decide why a request failed.
-"""
+"""Completes the memory figures of an error message so that they add up to the GPU's total memory."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,36 +7,31 @@ from ullage.base.units import GIB, MIB
 from ullage.recorded.message.message import Message, OtherProcess
 from ullage.recorded.message.wording import MessageKind
 
+# A tolerance for sums, in bytes. PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
+# from slightly different times.
 _ROUNDING_BYTES: Final = 64 * MIB
-"""A tolerance for sums in bytes: PyTorch rounds each figure to a hundredth of its unit, and the driver's figures are
-from slightly different times.
-"""
 CONTEXT_BYTES: Final = 2 * GIB
-"""The largest plausible size in bytes of a CUDA context with the workspaces of libraries and NCCL's buffers."""
+"""The largest plausible size of a CUDA context in bytes, including library workspaces and NCCL buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The division of a GPU's memory into parts, in bytes: allocated + cached + outside + others + unnamed + free =
-    total.
-    """
+    """The memory of a GPU in bytes, divided into parts. All parts add up to the total."""
 
     total_bytes: int
     free_bytes: int
     allocated_bytes: int
     cached_bytes: int
     outside_bytes: int
-    """The bytes that this process uses outside PyTorch's allocator: the CUDA context and libraries."""
+    """The bytes that this process uses outside PyTorch's allocator, such as the CUDA context."""
     others_bytes: int
     """The bytes that other processes use."""
     unnamed_bytes: int
-    """The used bytes that the message attributes to no process: the CUDA context, other libraries, other processes."""
+    """The bytes in use that the message assigns to no process."""
     own_number: int | None = None
-    """The process ID under which the driver lists the failing process itself, if that process runs in a container."""
+    """The process ID of the failing process as the driver reports it, if it runs in a container. Otherwise None."""
     spilt_bytes: int = 0
-    """The bytes that PyTorch has reserved in excess of the used GPU memory. On Windows or WSL, these bytes are in host
-    memory.
-    """
+    """The reserved bytes that do not fit on the GPU. Windows and WSL keep them in host memory."""
 
     @property
     def reserved_bytes(self) -> int:
@@ -48,11 +40,7 @@ class Account:
 
 
 def account_of(message: Message) -> Account | None:
-    """Return the division of a GPU's memory that an error message shows. None if the total, the free or the allocated
-    bytes are missing.
-
-    The result is also None if the figures are from a program other than PyTorch or contradict each other.
-    """
+    """Return how a GPU's memory is divided according to an error message, or None if the message lacks figures."""
     total, free, allocated = message.total_bytes, message.free_bytes, message.allocated_bytes
     if total is None or free is None or allocated is None or free > total or message.kind is MessageKind.PROGRAM:
         return None
@@ -86,13 +74,10 @@ def account_of(message: Message) -> Account | None:
     )
 
 
+# In a container, the driver knows the failing process by an ID that PyTorch does not have. The process is recognized in
+# two ways. Without it, too little memory would be used to hold PyTorch's reserved memory; or its memory exceeds
+# PyTorch's by no more than a context.
 def _own(message: Message, reserved_bytes: int, used_bytes: int) -> OtherProcess | None:
-    """Return the failing process in the list of other processes: in a container, the driver knows it by an ID that
-    PyTorch does not have.
-
-    The process is recognized in two ways. Without it, too little memory would be used to hold PyTorch's reserved
-    memory; or its memory exceeds PyTorch's by no more than a context.
-    """
     if message.process_bytes is not None or not reserved_bytes:
         return None
     large = [process for process in message.other_processes if process.used_bytes + _ROUNDING_BYTES >= reserved_bytes]

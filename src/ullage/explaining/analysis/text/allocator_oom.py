@@ -1,4 +1,4 @@
-"""Verdicts on PyTorch's own out-of-memory errors, from the figures in the message."""
+"""Explains PyTorch's own out-of-memory errors from the figures in the message."""
 
 import re
 from collections.abc import Iterator
@@ -109,7 +109,6 @@ def _held(message: Message) -> int:
 
 
 def _room(message: Message) -> int:
-    """Return the largest possible capacity: PyTorch's memory plus the free memory, or else the GPU's total memory."""
     if message.free_bytes is not None:
         return _held(message) + message.free_bytes
     return message.total_bytes or 0
@@ -172,7 +171,6 @@ def _intel_largest(requested: int) -> TextVerdict:
 
 
 def _limit(message: Message) -> TextVerdict | None:
-    """Return the verdict for an allocator limit below the GPU's memory size; None without such a limit."""
     held = message.reserved_bytes if message.reserved_bytes is not None else message.allocated_bytes
     requested, allowed, free = message.requested_bytes, message.allowed_bytes, message.free_bytes
     if allowed is None or held is None or requested is None or held + requested + _ROUNDING_BYTES <= allowed:
@@ -278,11 +276,6 @@ def _free_and_refused(
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
-    """Return the verdict that memory outside PyTorch is the cause, if this memory would have been enough for the
-    request; otherwise None.
-
-    With `most`, it must also be more than PyTorch's own memory.
-    """
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
     least = max(account.reserved_bytes, notable) if most else notable
@@ -317,9 +310,6 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
 
 
 def _numbers(message: Message, account: Account) -> str:
-    """Return the process IDs of other processes as text in brackets, ordered by memory, largest first; an empty string
-    if the message lists no processes.
-    """
     listed = [process for process in message.other_processes if process.number != account.own_number]
     listed.sort(key=lambda process: -process.used_bytes)
     named = [f"{process.number} ({text_of_bytes(process.used_bytes)})" for process in listed[:_MOST_NAMED]]
@@ -445,7 +435,9 @@ def _apple(message: Message, situation: Situation) -> TextVerdict:
 
 
 def judge_preempted(message: Message) -> TextVerdict:
-    """Return the verdict on a request that was refused without a driver call (throw_on_cudamalloc_oom, torch 2.12)."""
+    """Return the explanation of an allocation that PyTorch refused before asking the driver (`throw_on_cudamalloc_oom`,
+    torch 2.12).
+    """
     held, allowed, requested = message.reserved_bytes, message.allowed_bytes, message.requested_bytes
     if (limit := _limit(message)) is not None:
         return limit

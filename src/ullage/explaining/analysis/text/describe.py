@@ -1,6 +1,4 @@
-"""Conversion of the explanation of an error message into a printed report: the sections of the report, their order and
-their titles.
-"""
+"""Turns the explanation of an error message into a printed report."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -72,9 +70,6 @@ def _card(account: Account, device: int | None) -> Meter:
 
 
 def _spilt(account: Account) -> Meter:
-    """Return the section for a GPU that has less used memory than PyTorch counts as reserved: how much is on the GPU,
-    and how much is not.
-    """
     return Meter(
         title=f"Memory that PyTorch counts, on a GPU with {text_of_bytes(account.total_bytes)}",
         total_bytes=account.reserved_bytes,
@@ -91,9 +86,6 @@ def _spilt(account: Account) -> Meter:
 
 
 def _server(server: ServerMemory) -> Meter | None:
-    """Return the section with the memory of a model server, divided into parts as the server's log reports them; None
-    if the log has too few figures.
-    """
     kv_cache = max(0, server.kv_cache_bytes or 0)
     both = server.peak_torch_bytes if server.weights_bytes is None and server.activation_bytes is None else None
     parts = (

@@ -1,4 +1,4 @@
-"""The explanation of an out-of-memory error from its message or a log: one cause, and figures that add up to the GPU.
+"""Explains an out-of-memory error from its message or a log.
 
 A message has sums but no addresses. It can show that enough memory was free, but not which blocks divide it. Every
 remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.analysis.explain` can prove remedies.
@@ -26,17 +26,17 @@ from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
 _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
+# A number of bytes that exceeds the memory of any machine.
 _MOST_BYTES: Final = 1 << 50
-"""A number of bytes that exceeds the memory of any machine."""
+# A number of bytes that is more than a GPU can borrow from host memory under Windows and WSL.
 _MOST_BEYOND_THE_CARD_BYTES: Final = 512 * GIB
-"""A number of bytes that exceeds what Windows and WSL lend a GPU from host memory."""
+# The largest relative difference of two figures for the same memory. Each figure is rounded to a hundredth of its unit.
 _TOLERANCE: Final = 0.01
-"""The relative difference that two figures may have if each is rounded to a hundredth of its unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankVerdict:
-    """The cause of the failure for one of several ranks, workers or GPUs, from the error message of that rank."""
+    """Why one of several ranks, workers or GPUs ran out of memory, according to its own error message."""
 
     rank: str
     message: Message
@@ -46,12 +46,12 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextExplanation(Explanation):
-    """The explanation of an error message or a log, together with the message that was found."""
+    """The explanation of an error message or a log, and the message that was found."""
 
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The verdict for each rank that ran out of memory; empty if only one rank did."""
+    """The cause for each rank that ran out of memory. Empty if only one rank did."""
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -64,8 +64,7 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
 
 
 def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
-    """Explain the messages that `ullage.recorded.message.log.scan` found in a log. The explanation is for the first
-    message that certainly is about memory.
+    """Explain the out-of-memory messages of a log. The first message that is certainly about memory is explained.
 
     Raises:
         UsageError: `messages` is empty.
@@ -114,7 +113,6 @@ def _refusal(source: str, mention: Mention | None) -> str:
 
 
 def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
-    """Return the verdict for each rank, based on the rank's own error message; empty if there is only one rank."""
     each = together.each
     if len(each) < 2:
         return ()
@@ -127,9 +125,6 @@ def _ranks(together: Messages) -> tuple[RankVerdict, ...]:
 
 
 def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Iterator[str]:
-    """Yield notes that say how many ranks ran out of memory, and which ranks did so for another reason than the first
-    rank.
-    """
     if not ranks:
         return
     least = "at least " if together.rest.failures else ""
@@ -170,9 +165,6 @@ def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) 
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:
-    """Return the figures that the message contains and the figures that follow from them; in bytes unless a name says
-    otherwise.
-    """
     figures = {
         "requested_bytes": message.requested_bytes,
         "total_bytes": message.total_bytes,
@@ -203,10 +195,7 @@ def _evidence(message: Message, account: Account | None, together: Messages) -> 
 
 
 def judge_impossible(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message with impossible figures; None if the figures are possible.
-
-    The request may have any size, because a wrong shape can request more memory than any machine has.
-    """
+    """Return the explanation of a message with impossible memory figures, or None if they are possible."""
     why = _why(message, server)
     if why is None:
         return None

@@ -1,8 +1,4 @@
-"""A collection of the out-of-memory messages in a log: how many there are, and the message that is explained, for the
-whole log and for each rank.
-
-This module does not decide causes.
-"""
+"""Collects the out-of-memory messages of a log, and selects the message to explain for each rank."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -17,9 +13,7 @@ RECORDING: Final = (
     "torch.cuda.memory._record_memory_history()",
     "torch.cuda.memory._dump_snapshot('oom.pickle')",
 )
-"""The two PyTorch calls that record a snapshot of the next run: the first call belongs at the start, the second where
-the error is caught.
-"""
+"""The PyTorch calls that record a memory snapshot: the first at the start, the second where the error is caught."""
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
@@ -30,29 +24,29 @@ _NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
 
 @dataclass(slots=True, kw_only=True)
 class Messages:
-    """The number of out-of-memory messages in a log, and the messages that are chosen for the explanation."""
+    """The out-of-memory messages of a log: how many there are, and which of them to explain."""
 
     deciding: FoundMessage | None = None
     warning: Message | None = None
-    """The last warning that the same allocator printed before the message that is explained."""
+    """The last warning from the same allocator before the explained message."""
     failures: int = 0
     repeated: int = 0
-    """The number of failures whose message is identical to the first message."""
+    """The number of failures with the same message as the first one."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message that is explained for each rank, by the label that marks the rank's lines in the log."""
+    """The message to explain for each rank, by the rank's label in the log."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message that is explained for each GPU, by the name of the GPU; only from lines without a rank label."""
+    """The message to explain for each GPU. Only lines without a rank label count."""
     killed: FoundMessage | None = None
-    """The first message that says that the system killed a process because host memory ran out."""
+    """The first message that a process was killed because host memory ran out."""
     rest: Unread = _NOTHING_UNREAD
-    """The number of failures and warnings in the log that were counted, but not parsed."""
+    """The number of messages in the log that were counted but not parsed."""
     mention: Mention | None = None
-    """A line of the log that mentions an out-of-memory error, but has a form that ullage cannot parse."""
+    """A line that mentions an out-of-memory error but that ullage cannot parse."""
 
     @classmethod
     def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
-        """Return the collection of all messages that `ullage.recorded.message.log.scan` finds in a log."""
+        """Collect the out-of-memory messages that `ullage.recorded.message.log.scan` finds in a log."""
         together = cls()
         for found in messages:
             if isinstance(found, Unread):
@@ -98,11 +92,11 @@ class Messages:
 
     @property
     def each(self) -> dict[str, FoundMessage]:
-        """The message that is explained for each rank or, if no line has a rank label, for each GPU."""
+        """The message to explain for each rank, or for each GPU if the log has no rank labels."""
         return self.ranks or self.cards
 
     def with_warning(self, message: Message) -> Message:
-        """Return the message of a failure, with figures that only the allocator's preceding warning contains."""
+        """Return a failure's message. Figures that it lacks are taken from the allocator's last warning."""
         before = self.warning
         if message.wording != "preempted" or before is None or before.wording != "preempting":
             return message
@@ -114,7 +108,7 @@ class Messages:
         )
 
     def notes(self, found: FoundMessage) -> tuple[str, ...]:
-        """Return notes for the report: what else the log contains, and how to record a snapshot of the next run."""
+        """Return notes that say what else the log contains, and how to record a snapshot of the next run."""
         notes = []
         total = self.failures + self.rest.failures
         if total > max(1, len(self.each)):  # the ranks' messages are in a separate table
@@ -143,6 +137,8 @@ class Messages:
         return tuple(notes)
 
 
+# Some allocators log an error without a traceback and then raise it. The log then has the message twice, and the
+# traceback is directly before the second one.
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
     """Return a message with the lines that precede its repetition in the log, if no lines precede the message itself.
 
@@ -154,9 +150,6 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 
 
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
-    """Return whether a found message should be explained instead of the current one: because the current one is a
-    warning, or because only the found one is certain.
-    """
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
     if current.message.wording == "unknown" and "Caught OutOfMemoryError in replica" in current.message.text:
@@ -166,7 +159,6 @@ def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
 
 
 def _snapshot_helps(found: FoundMessage) -> bool:
-    """Return whether a snapshot of PyTorch's allocator would show more than the message."""
     message = found.message
     if message.kind in _NO_SNAPSHOT_HELPS or message.backend in _NO_SNAPSHOT_OF:
         return False

@@ -1,4 +1,4 @@
-"""Verdicts on errors that do not come from PyTorch's allocator: CUDA, its libraries, host memory and address space."""
+"""Explains memory errors from outside PyTorch's allocator: CUDA, its libraries, host memory and address space."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,6 +23,8 @@ _NAMES: Final = {
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
 }
+# The verdict on errors of the Vulkan driver. PyTorch does not use this driver, but other programs allocate GPU memory
+# from it.
 _VULKAN: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -31,9 +33,7 @@ _VULKAN: Final = TextVerdict(
     remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
     notes=("other programs may use the GPU, including the desktop",),
 )
-"""The verdict on errors of the Vulkan driver. PyTorch does not use the Vulkan driver; other programs allocate GPU
-memory from it.
-"""
+# The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log.
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -112,7 +112,7 @@ _LIMITED: Final = {
     "slurm": ("Slurm job", "#SBATCH --mem=..."),
     "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
 }
-"""Where a limit below the machine's memory applies, and how to raise it, by the wording of the message."""
+"""Names of memory limits below the memory of the machine, and how to raise them, by the wording of the message."""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -221,9 +221,6 @@ def is_first_call(frames: Sequence[TextFrame], statement: str | None = None) -> 
 
 
 def _level_zero(message: Message) -> TextVerdict:
-    """Return the verdict on an error of Intel's driver (Level Zero) that PyTorch did not recognize as an out-of-memory
-    error.
-    """
     less = estimate(
         "a smaller batch, image or model", "Intel's driver often returns this error when GPU memory runs out"
     )

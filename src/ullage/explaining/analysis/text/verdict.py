@@ -1,4 +1,4 @@
-"""The verdict on an error message: one cause, one sentence that explains it, and what may help."""
+"""The explanation of an error message: its cause, a sentence about it, and what may help."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ _SETTINGS: Final = ("expandable_segments:", "expandable_segments_reserve:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextVerdict:
-    """The explanation of one message: the cause, the first sentence, estimates of what may help, and notes."""
+    """The explanation of one error message: the cause, a first sentence, possible remedies, and notes."""
 
     cause: Cause
     sentence: str
@@ -20,7 +20,7 @@ class TextVerdict:
 
 
 def estimate(name: str, arithmetic: str) -> Remedy:
-    """Return a remedy that no replay proves: a setting or an action, and the arithmetic that supports it."""
+    """Return a remedy that was not simulated, together with the calculation that supports it."""
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)

@@ -1,6 +1,5 @@
-"""Execution plans from the real cuDNN without a GPU: the library runs on the CPU and plans for a GPU described to it.
+"""Ask the real cuDNN for the workspace sizes of its execution plans, without a GPU.
 
-cuDNN 9.8 and newer plan for a described device ("deviceless", ahead of time). cuDNN runs in a separate process
-(`planner`), so that a crash in it does not affect the user's process. The emulated cuDNN of `../cuda` sends it the
-graphs that torch builds.
+cuDNN 9.8 and newer can build plans for a GPU that is only described. cuDNN runs in a separate process (`planner`), so
+that a crash does not affect the user's process.
 """

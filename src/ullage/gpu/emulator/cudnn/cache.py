@@ -1,8 +1,7 @@
-"""A cache of cuDNN's answers on disk: one file for each query, in a folder for cuDNN's version and the GPU.
+"""Cache cuDNN's answers on disk, with a folder for each cuDNN version and GPU.
 
-Files are written atomically and never changed, so any number of processes may use one folder at the same time; a file
-that cannot be read is ignored. A folder is not used if it cannot be written, if it belongs to another user, or if other
-users can write to it.
+Files are written atomically and never changed, so several processes may share a folder. Files that cannot be read are
+ignored. A folder is not used if other users can write to it.
 """
 
 import hashlib
@@ -17,22 +16,21 @@ _FORMAT_VERSION: Final = "2"  # The version of the file format; each version has
 
 
 def default_folder() -> Path:
-    """Return the cache folder: `ULLAGE_CUDNN_CACHE`, or `ullage/cudnn` in the user's cache folder."""
+    """Return the cache folder: `ULLAGE_CUDNN_CACHE` if it is set, or else `ullage/cudnn` in the user's cache folder."""
     if given := os.environ.get("ULLAGE_CUDNN_CACHE"):
         return Path(given).absolute()
     return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ullage" / "cudnn").absolute()
 
 
 class Cache:
-    """A folder with the cached answers of one cuDNN version for one GPU."""
+    """The cached answers of one cuDNN version for one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
-        """Use a folder for cached cuDNN answers; the folder is created when the first answer is stored."""
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]
         self._is_open = True
 
     def get(self, question: str) -> str | None:
-        """Return the cached answer of cuDNN to a query; None if no answer is cached."""
+        """Return the cached answer to a query, or None if there is none."""
         try:
             with OwnFolder.open(self._folder) as folder:
                 data = folder.read_file(_name_of(question), most_bytes=_LARGEST_BYTES)
@@ -45,7 +43,7 @@ class Cache:
         return answer.decode() if is_whole else None
 
     def put(self, question: str, answer: str) -> None:
-        """Store cuDNN's answer to a query; the answer ends with a newline."""
+        """Store cuDNN's answer to a query. The answer ends with a newline."""
         if not self._is_open:
             return
         try:

@@ -1,10 +1,12 @@
-"""The planner process: it answers queries about cuDNN from the cache, from the library, or from measurements.
+"""The planner process, which answers queries to cuDNN. It answers from the cache, from the real cuDNN, or from
+measurements.
 
-`client/ask_planner.c` starts it with a `Setup` as JSON. It then answers the emulated cuDNN of one process over a
-socket, and ends with that process. Each request and each reply is a length (four bytes, little endian) followed by a
+`client/ask_planner.c` starts it with a `Setup` as JSON. The planner then answers the emulated cuDNN of one process over
+a socket, and ends with that process. Each request and each reply is a length (four bytes, little endian) followed by a
 text.
 
-The first line of a request is its kind, and the rest is a query as in `tree`. The kinds and their replies are:
+The first line of a request is its kind. The rest is a query in the form that `tree` describes. The kinds and their
+replies are:
 
     heuristics      -> engines, then a line for each: index;notes;behaviours;knob=value,...
     plan NUMBER     -> workspace BYTES LOW HIGH SOURCE, for that engine of the same query
@@ -12,8 +14,8 @@ The first line of a request is its kind, and the rest is a query as in `tree`. T
     estimate        -> the same, from measurements of similar graphs, if cuDNN cannot be used
     estimate all    -> the same, for all engines that PyTorch may choose, not only the one that cuDNN ranks first
 
-Instead of each of these, the reply may be `refused STATUS REASON` if cuDNN says that an engine cannot run the graph, or
-`unknown REASON` if no size is known. A reason ends with a description of the graph.
+If cuDNN says that an engine cannot run the graph, the reply is `refused STATUS REASON`. If no size is known, the reply
+is `unknown REASON`. A reason ends with a description of the graph.
 """
 
 import ctypes
@@ -34,70 +36,59 @@ from ullage.gpu.emulator.cudnn.real import Cudnn, CudnnError, Descriptor
 from ullage.gpu.emulator.cudnn.table import estimate
 from ullage.gpu.emulator.cudnn.tree import describe, parse
 
+# cuDNN returns these for a query every time. Others, such as "out of memory", are not cached on disk.
 _LASTING_STATUSES: Final = range(2000, 4000)
-"""Status codes that cuDNN returns for a query every time, such as bad parameters or not supported. Other status codes,
-such as out of memory, are not cached on disk.
-"""
 _COMPILATION_FAILED: Final = 4001
 _KEPT_QUESTIONS: Final = 64  # The number of queries whose descriptors are kept in memory.
 _SOURCE: Final = "cudnn"
 _POLL_SECONDS: Final = 1.0
+# the time that a client waits for an answer
 _ANSWER_SECONDS: Final = 120
-"""The timeout in seconds of one query to ullage's planner process, which asks the real cuDNN; a client waits no longer
-than this.
-"""
 _LARGEST_REQUEST_BYTES: Final = 8 << 20
 _MOST_FILES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The arguments of a planner process, which answers queries with the real cuDNN library."""
+    """The arguments of a planner process, which asks the real cuDNN for workspace sizes."""
 
     library: str
-    """The path of the real libcudnn.so.9; empty if no installed cuDNN can build plans without a GPU."""
+    """The path of the real libcudnn.so.9. Empty: no installed cuDNN can build plans without a GPU."""
     why_not: str
     """The reason why no installed cuDNN can build plans without a GPU."""
     version: int
     before: tuple[str, ...]
-    """Libraries that are loaded before cuDNN because cuDNN looks for them by name."""
+    """Libraries to load before cuDNN, because cuDNN opens them by name."""
     symbols: tuple[str, ...]
-    """Libraries that are loaded before cuDNN because cuDNN looks for their functions in the whole process."""
+    """Libraries to load before cuDNN, because cuDNN looks up their functions in the process."""
     without_compiler: str
-    """The reason to report if cuDNN finds no engine because its compiler (NVRTC) is missing; empty if NVRTC is
-    installed.
-    """
+    """The reason to report if cuDNN's compiler (NVRTC) is missing. Empty: NVRTC is installed."""
     capability: int
     """The GPU's compute capability as a number: 86 for 8.6."""
     device_json: str
     cache: str
-    """The folder of cached cuDNN answers; empty if answers are not cached on disk."""
+    """The folder of cached cuDNN answers. Empty: answers are not cached."""
 
     @property
     def tag(self) -> str:
-        """An identifier of the cuDNN version and whether cuDNN can compile kernels. This identifier and the GPU
-        together determine all of cuDNN's answers.
-        """
+        """The cuDNN version and whether cuDNN can compile kernels. Cached answers are valid for one tag and GPU."""
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
-        """Return the arguments of the planner process, which asks the real cuDNN, as JSON text."""
+        """Return this setup as JSON text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> "Setup":
-        """Return the arguments of the planner process, which asks the real cuDNN, from JSON text."""
+        """Read the setup from JSON text."""
         data = json.loads(text)
         return cls(**{**data, "before": tuple(data["before"]), "symbols": tuple(data["symbols"])})
 
 
 class Planner:
-    """The object that answers queries to cuDNN; it loads the real cuDNN library when a query has no cached answer on
-    disk.
-    """
+    """Answers queries to cuDNN from the cache. Queries without a cached answer go to the real cuDNN."""
 
     def __init__(self, setup: Setup) -> None:
-        """Create a planner without loading cuDNN."""
         self._setup = setup
         keeps = bool(setup.cache and setup.library)
         self._cache = Cache(Path(setup.cache), tag=setup.tag, device_json=setup.device_json) if keeps else None
@@ -106,7 +97,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the real cuDNN's answer to a request of the emulated cuDNN; this function never raises."""
+        """Return the answer to a request of the emulated cuDNN. This method never raises."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")
@@ -161,10 +152,8 @@ class Planner:
                 raise ValueError(f"a request begins with {' '.join(wanted)[:40]!r}")
         return f"workspace {size} {size} {size} {_SOURCE}\n"
 
+    # Estimates are not cached, so that a newer table of measurements takes effect.
     def _estimate(self, question: str, *, of_all_engines: bool) -> str:
-        """Return a cuDNN workspace size estimated from measurements of similar graphs. The estimate is not cached, so
-        that a newer table of measurements takes effect.
-        """
         found = estimate(
             parse(question),
             version=self._setup.version,
@@ -210,13 +199,13 @@ def _words(question: str) -> str:
 
 
 def serve(planner: Planner, line: socket.socket, client: int) -> None:
-    """Answer requests until the client has ended.
+    """Answer requests until the client process has ended.
 
     Args:
         planner: the planner that answers.
         line: the socket for requests and replies.
-        client: the process id of the client. The client's forks hold the other end of the socket, too, so a closed
-            socket alone does not show that the client has ended.
+        client: the process ID of the client. A closed socket does not show that the client has ended, because the
+            client's forks also hold the other end of the socket.
     """
     while True:
         while not select.select([line], [], [], _POLL_SECONDS)[0]:
@@ -232,7 +221,6 @@ def serve(planner: Planner, line: socket.socket, client: int) -> None:
 
 
 def _has_ended(client: int) -> bool:
-    """Return whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{client}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -259,8 +247,9 @@ def _exactly(line: socket.socket, size: int) -> bytes | None:
 
 
 def main(setup_json: str, client: int) -> None:
-    """Answer a client process's cuDNN queries over the socket at standard input; one byte on the socket reports that
-    this process is ready.
+    """Answer a client's cuDNN queries over the socket at standard input.
+
+    The process first sends one byte, which means that it is ready.
     """
     os.setsid()  # Ctrl-C does not end the planner; it ends when its client does.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):

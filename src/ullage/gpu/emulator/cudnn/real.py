@@ -1,4 +1,4 @@
-"""NVIDIA's libcudnn, which can plan for a described device without a GPU, a driver or a CUDA context.
+"""Load NVIDIA's libcudnn, which can build plans without a GPU, a driver or a CUDA context.
 
 Only cuDNN's documented interface for ahead-of-time planning is used: a device-properties descriptor
 (CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, cuDNN 9.8) replaces the handle. No plan is executed.
@@ -13,9 +13,7 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN version that can build plans for a GPU that is described but not installed, in the form of
-`cudnnGetVersion`.
-"""
+"""The first cuDNN version that can build plans for a described GPU, in the form of `cudnnGetVersion`."""
 
 # Kinds, attributes and types as in cudnn_graph.h; those that occur in a query are in `tree`.
 _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
@@ -33,7 +31,7 @@ _DEVICE_OF: Final = {_HEURISTICS: _HEURISTICS_DEVICE, _ENGINE: _ENGINE_DEVICE, _
 
 
 class CudnnError(Exception):
-    """Raised if cuDNN refuses a query; the error text is cuDNN's own."""
+    """cuDNN has refused a query. The error text is cuDNN's own."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -42,19 +40,20 @@ class CudnnError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A cuDNN engine that can run a graph; engines are listed in the order of cuDNN's heuristics."""
+    """A cuDNN engine (implementation) that can run a graph."""
 
     index: int
     notes: tuple[int, ...]
-    """cuDNN's numerical notes (cudnnBackendNumericalNote_t), by which PyTorch excludes engines that are not
-    deterministic or not fp32.
+    """The numerical notes of the engine (cudnnBackendNumericalNote_t).
+
+    PyTorch uses them to exclude engines that are not deterministic or do not compute in fp32.
     """
     behaviours: tuple[int, ...]
     knobs: tuple[tuple[int, int], ...]
 
 
 class Descriptor:
-    """A cuDNN descriptor; cuDNN destroys it when Python no longer references this object."""
+    """A cuDNN descriptor, which is destroyed together with this object."""
 
     def __init__(self, library: "Cudnn", kind: int) -> None:
         self._library = library
@@ -68,7 +67,7 @@ class Descriptor:
 
 
 class Cudnn:
-    """The real cuDNN library in this process, and the description of the GPU that cuDNN plans for."""
+    """The real cuDNN library, loaded with a description of a GPU."""
 
     def __init__(self, path: Path, device_json: str) -> None:
         """Load the real cuDNN library into this process.
@@ -94,7 +93,7 @@ class Cudnn:
         self._some_knobs = [Descriptor(self, _KNOB) for _ in range(_MOST_KNOBS)]
 
     def check(self, status: int) -> None:
-        """Raise CudnnError if cuDNN returned a status other than success."""
+        """Raise CudnnError if a cuDNN call has failed."""
         if status:
             text = ctypes.create_string_buffer(_TEXT_BYTES)
             self.library.cudnnGetLastErrorString(text, ctypes.c_size_t(_TEXT_BYTES))
@@ -103,7 +102,7 @@ class Cudnn:
             raise CudnnError(status, reason or f"status {status}")
 
     def candidates(self, question: Sequence[Node]) -> list[tuple[Engine, Descriptor]]:
-        """Return the cuDNN engines that can run a graph, the best engine first.
+        """Return the cuDNN engines that can run a graph, in cuDNN's order of preference.
 
         Args:
             question: a query whose last descriptor is an engine heuristics descriptor.
@@ -115,7 +114,7 @@ class Cudnn:
         return [(self._engine(config), config) for config in self._configs(heuristics)]
 
     def workspace_bytes(self, config: Descriptor) -> int:
-        """Build the cuDNN plan of an engine configuration, and return the plan's workspace in bytes.
+        """Build a cuDNN plan, and return its workspace size in bytes.
 
         Raises:
             CudnnError: the engine does not support the graph on this GPU.
@@ -127,9 +126,7 @@ class Cudnn:
         return self._numbers(plan, _PLAN_WORKSPACE, TYPE_INT64, 1)[0]
 
     def build(self, tree: Sequence[Node]) -> Descriptor:
-        """Create the last cuDNN descriptor of a query, such as an engine configuration, and the descriptors that it
-        refers to.
-        """
+        """Create a cuDNN descriptor and all descriptors that it refers to."""
         made: list[Descriptor] = []
         for node in tree:
             descriptor = Descriptor(self, node.kind)
@@ -190,9 +187,6 @@ class Cudnn:
         return configs
 
     def _read_into(self, descriptors: list[Descriptor], owner: Descriptor, name: int) -> list[Descriptor]:
-        """Read the descriptors in a cuDNN attribute into the given descriptors; return the number of descriptors
-        read.
-        """
         if not descriptors:
             return []
         array = (ctypes.c_void_p * len(descriptors))(*(descriptor.pointer.value for descriptor in descriptors))

@@ -1,4 +1,4 @@
-"""The connection between the emulated cuDNN of this process and the real cuDNN, which computes workspace sizes."""
+"""Connect the emulated cuDNN of this process to the real cuDNN, which computes workspace sizes."""
 
 import json
 import sys
@@ -32,8 +32,9 @@ _AMPERE: Final = 8
 
 
 def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
-    """Use the workspace sizes of the real cuDNN if cuDNN is installed; a process that asks the real cuDNN starts with
-    the first query.
+    """Use the workspace sizes of the real cuDNN, if it is installed.
+
+    The planner process, which loads cuDNN, starts with the first query.
     """
     wheel = wheel_of(torch)
     folder = library.FOLDER / str(torch.cuda[0])
@@ -57,7 +58,7 @@ def use_planner(gpu: str, figures: dict[str, int], torch: TorchBuild) -> None:
 
 
 def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
-    """Return a GPU's description as JSON text for cuDNN's device-properties descriptor.
+    """Return a JSON description of a GPU for cuDNN.
 
     Args:
         name: the driver's name of the GPU.
@@ -96,7 +97,7 @@ def json_of(name: str, figures: Mapping[str, int], *, cuda_number: int) -> str:
 
 
 def state_of(torch: TorchBuild) -> str:
-    """Return, as text, where the workspace sizes of this torch's convolutions and attention come from."""
+    """Return a sentence that says where the workspace sizes of convolutions and attention come from."""
     wheel = wheel_of(torch)
     if wheel is None or wheel.version < OLDEST:
         return f"estimated; {_why_not(wheel, torch)}"
@@ -106,15 +107,13 @@ def state_of(torch: TorchBuild) -> str:
 
 
 def version_of(torch: TorchBuild) -> int:
-    """Return the version that the emulated cuDNN reports: the installed version or, without cuDNN, the version that
-    torch requires.
-    """
+    """Return the version of the installed cuDNN or, without one, the version that torch requires."""
     wheel = wheel_of(torch)
     return wheel.version if wheel else torch.cudnn
 
 
 def wheel_of(torch: TorchBuild) -> CudnnWheel | None:
-    """Return the cuDNN that this torch would load."""
+    """Return the cuDNN package that torch would load, or None."""
     return find_cudnn(torch.folder)
 
 

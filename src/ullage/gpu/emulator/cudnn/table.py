@@ -1,10 +1,9 @@
-"""Workspace estimates for the case that cuDNN cannot be used, based on measured plans for similar problems.
+"""Estimate cuDNN workspace sizes from measurements of similar graphs, if cuDNN cannot be used.
 
-`benchmarks/cudnn/measure.py` writes `tables/VERSION.csv`. A row is a class of convolutions; its figures are workspace
-sizes as fractions of the bytes of input, weights and output. All of them are estimates: an expected value, which is the
-median, and the measured range without the top 2.5 %, because a few engines need a hundred times the size of their
-tensors. Attention has one class for the forward and one for the backward pass, relative to the bytes of all its
-tensors; other graphs were not measured.
+`benchmarks/cudnn/measure.py` writes the measurements to `tables/VERSION.csv`. Each row is a class of convolutions, with
+workspace sizes as fractions of the bytes of input, weights and output: the median, and a range without the top 2.5 %. A
+few engines need a hundred times the size of their tensors. Attention has one class for the forward pass and one for the
+backward pass, relative to the bytes of all its tensors. Other graphs were not measured.
 """
 
 import csv
@@ -54,22 +53,20 @@ _MATMUL: Final = 19
 _BYTES: Final = {0: 4, 1: 8, 2: 2, 4: 4, 9: 2}  # cudnnDataType_t
 _FIGURE_COLUMNS: Final = 4  # the number of columns with figures, at the end of a row
 _FEW_PLACES: Final = 256
+# Any graph may need this much, for example for indices.
 _FLAT_BYTES: Final = 64 << 10
-"""The workspace bytes that a cuDNN engine may need for any graph, such as for indices; an estimated range of sizes
-extends at least this many bytes below and above the estimate.
-"""
 _FLOAT_ERROR_BYTES: Final = 1e-9  # rounding error of floating-point calculations, in bytes
 
 Key: TypeAlias = tuple[str, ...]
 
 
 class TableError(ValueError):
-    """Raised if an installed table of cuDNN workspace measurements is damaged or missing; the error text says where."""
+    """A table of cuDNN workspace measurements is damaged or missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The estimated cuDNN workspace of a graph, in bytes."""
+    """The estimated workspace size of a cuDNN graph in bytes."""
 
     expected_bytes: int
     low_bytes: int
@@ -78,7 +75,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The measured cuDNN workspaces of one class of graphs, each divided by the bytes of the tensors of its graph."""
+    """The measured workspace sizes of similar graphs, as fractions of the bytes of their tensors."""
 
     expected: float
     low: float
@@ -88,13 +85,12 @@ class Share:
 def estimate(
     nodes: tuple[Node, ...], *, version: int, capability: int, of_all_engines: bool = False
 ) -> Estimate | None:
-    """Return the estimated workspace of a graph; None if nothing similar was measured.
+    """Estimate the workspace size of a cuDNN graph. Return None if no similar graph was measured.
 
     Args:
-        nodes: the graph, as in `tree`.
-        version: the cuDNN version that torch would load, 91900 for 9.19.0; the nearest measured version is used.
-        capability: 86 for compute capability 8.6. Among those measured for a class, the highest that is not above it
-            is used.
+        nodes: the graph, as `tree` describes it.
+        version: the cuDNN version that torch would load, 91900 for 9.19.0. The nearest measured version is used.
+        capability: 86 for compute capability 8.6. If it was not measured for a class, the next lower one is used.
         of_all_engines: return the range of all engines that PyTorch may choose, not only of the engine that cuDNN ranks
             first.
 
@@ -128,15 +124,16 @@ def _find(nodes: tuple[Node, ...], version: int, capability: int, *, of_all_engi
 
 
 def classes_of(convolution: Convolution, *, capability: int, of_all_engines: bool = False) -> Iterator[Key]:
-    """Yield the classes that contain a convolution, the narrowest first.
+    """Yield the table rows that a convolution belongs to, the most specific one first.
 
-    Each wider class leaves out one more property: first the stride, then the number of output positions, then the
-    kernel size, then type and layout. Direction, number of dimensions and the kind of groups are never left out.
-    Classes with too few problems are not in the table; the next wider class is used instead. The number of output
-    positions matters: with an odd number, such as 7 x 7, more engines copy their tensors, and with a small number the
-    gradient of the weights is summed in more parts.
+    Each further row ignores one more property: the stride, then the number of output positions, then the kernel size,
+    then type and layout. Direction, number of dimensions and kind of groups always count. Rare combinations are not in
+    the table.
 
-    With `of_all_engines`, there are only wider classes, because fewer problems were measured.
+    The number of output positions matters. If it is odd, such as 7 x 7, more engines copy their tensors. If it is
+    small, the gradient of the weights is summed in more parts.
+
+    With `of_all_engines`, only the less specific rows exist, because fewer graphs were measured.
     """
     heights = convolution.x[2:], convolution.w[2:]
     over_time = len(heights[0]) <= 1 or (len(heights[0]) == 2 and heights[0][0] == heights[1][0] == 1 < heights[0][1])
@@ -163,10 +160,10 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the class of a cuDNN graph if it is an attention graph, which has two matrix products forward and five
-    backward; otherwise yield nothing.
+    """Yield the table row of an attention graph, or nothing for other graphs.
 
-    cuDNN also has one operation for all of forward and one for all of backward, which PyTorch uses without a mask.
+    An attention graph has two matrix products in the forward pass and five in the backward pass. Without a mask,
+    PyTorch uses cuDNN's single operation for each pass.
     """
     whole = next((_WHOLE_ATTENTION[node.kind] for node in nodes if node.kind in _WHOLE_ATTENTION), None)
     if direction := whole or _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
@@ -174,7 +171,7 @@ def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterato
 
 
 def attention_bytes(nodes: tuple[Node, ...]) -> int:
-    """Return the bytes of all tensors of a cuDNN graph that are stored in memory."""
+    """Return the total bytes of the tensors that an attention graph stores in memory."""
     return sum(
         _BYTES.get((node.values(TENSOR_TYPE) or (-1,))[0], 1) * prod(node.values(TENSOR_SIZE))
         for node in nodes
@@ -194,9 +191,6 @@ def _scale(share: Share, tensor_bytes: int) -> Estimate:
 
 
 def _nearest_first(version: int) -> list[Path]:
-    """Return the paths of the workspace tables, the table of the nearest cuDNN version first; of two equally near
-    versions, the newer first.
-    """
     found = {}
     for path in FOLDER.glob("*.csv"):
         major, _, minor = path.stem.partition(".")

@@ -1,9 +1,8 @@
-"""Queries to cuDNN as text: the descriptors of cuDNN's backend interface, each with its attributes.
+"""Read queries to cuDNN from text: the descriptors of cuDNN's backend interface with their attributes.
 
-Each line is one descriptor. Children come before parents, and the queried descriptor is last. A line contains the
-descriptor's kind and its attributes, `name:type:value,value`, with numbers as in cudnn_graph.h (cuDNN 9); a child is
-given as its line number. Handles and addresses are left out, so that the same query is the same text in every process.
-`client/ask_planner.c` writes this text.
+Each line is one descriptor: its kind and its attributes, `name:type:value,value`. Children come before parents, and
+parents refer to them by line number. The numbers are those of cudnn_graph.h (cuDNN 9). Handles and addresses are left
+out, so that equal queries have equal texts. `client/ask_planner.c` writes this text.
 """
 
 from dataclasses import dataclass
@@ -46,12 +45,12 @@ _FEWEST_DIMENSIONS: Final = 3  # batch, channels, and one spatial dimension
 
 
 class TreeError(ValueError):
-    """Raised if a text is not a query to cuDNN; the error text says in which line."""
+    """A text is not a valid query to cuDNN. The error text names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a cuDNN descriptor; floating-point values are stored as their bits."""
+    """An attribute of a cuDNN descriptor. Floating-point values are stored as integers with the same bits."""
 
     name: int
     type: int
@@ -60,18 +59,18 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One cuDNN descriptor of a query."""
+    """A cuDNN descriptor in a query."""
 
     kind: int
     attributes: tuple[Attribute, ...]
 
     def values(self, name: int) -> tuple[int, ...]:
-        """Return the values of an attribute of this cuDNN descriptor; empty if the attribute is not set."""
+        """Return the values of an attribute. The result is empty if the attribute is not set."""
         return next((attribute.values for attribute in self.attributes if attribute.name == name), ())
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """Return the cuDNN descriptors that a query's text contains.
+    """Parse the text of a query into cuDNN descriptors.
 
     Raises:
         TreeError: a line cannot be read, or refers to a line that does not come before it.
@@ -100,9 +99,7 @@ def _attribute(word: str) -> Attribute:
 
 
 def describe(nodes: tuple[Node, ...]) -> str:
-    """Return a readable description of a cuDNN query, such as "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2,
-    padding 3".
-    """
+    """Describe a cuDNN query in words, such as "convolution fp16 32x3x224x224 with 64x3x7x7, stride 2, padding 3"."""
     operations = [nodes[index] for graph in nodes if graph.kind == _GRAPH for index in graph.values(_GRAPH_OPERATIONS)]
     if any(operation.kind in _DIRECTIONS for operation in operations):
         return _convolution(nodes)
@@ -115,7 +112,7 @@ def describe(nodes: tuple[Node, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """The properties of a cuDNN graph that consists of one convolution; tensor sizes are (batch, channels, ...)."""
+    """A cuDNN graph that consists of one convolution. Tensor sizes are (batch, channels, ...)."""
 
     operation: str
     type: str
@@ -129,18 +126,18 @@ class Convolution:
 
     @property
     def groups(self) -> int:
-        """The number of channel groups of the convolution, inferred from the sizes as cuDNN does."""
+        """The number of channel groups, inferred from the tensor sizes."""
         return self.x[1] // self.w[1] if self.w[1] else 1
 
     @property
     def tensor_bytes(self) -> int:
-        """The bytes of the convolution's input, weights and output, added together."""
+        """The total bytes of input, weights and output."""
         each = {"fp64": 8, "fp32": 4, "int32": 4, "fp16": 2, "bf16": 2}.get(self.type, 1)
         return each * (prod(self.x) + prod(self.w) + prod(self.y))
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the convolution of a cuDNN graph; None if the graph has no convolution, or if its tensors do not match."""
+    """Return the convolution of a cuDNN graph, or None if there is none or its tensors do not match."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]

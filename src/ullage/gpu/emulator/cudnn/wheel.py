@@ -1,4 +1,4 @@
-"""The search for NVIDIA's own libraries among the packages installed with torch; the search loads no library."""
+"""Find NVIDIA's own libraries among the installed packages, without loading them."""
 
 import os
 import re
@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Final
 
 VARIABLE: Final = "ULLAGE_CUDNN"
-"""The environment variable that names the folder of the cuDNN packages, for a PyTorch that was installed without
-cuDNN.
-"""
+"""An environment variable for the folder of the cuDNN packages, if PyTorch was installed without cuDNN."""
 
 _HEADER: Final = "include/cudnn_version.h"
 _LIBRARY: Final = "lib/libcudnn.so.9"
@@ -29,12 +27,12 @@ class CudnnWheel:
 
     @property
     def text(self) -> str:
-        """The version of cuDNN in its usual form: 9.19.0."""
+        """The version of cuDNN as text, such as 9.19.0."""
         return f"{self.version // 10000}.{self.version // 100 % 100}.{self.version % 100}"
 
 
 def find_cudnn(torch_folder: Path) -> CudnnWheel | None:
-    """Return the cuDNN that torch would load.
+    """Return the cuDNN package that torch would load, or None.
 
     Args:
         torch_folder: torch's folder; the wheels are installed next to it, or in another folder of packages.
@@ -65,10 +63,9 @@ def _folders(torch_folder: Path) -> dict[Path, None]:
 
 
 def find_compiler(cudnn: CudnnWheel) -> tuple[Path, ...]:
-    """Return the path of the builtins library of the NVRTC compiler that cuDNN would load; empty if NVRTC is not
-    installed.
+    """Return the path of the builtins library of NVRTC, cuDNN's compiler.
 
-    cuDNN finds NVRTC itself, but finds the builtins library only if that library is already loaded.
+    The result is empty if NVRTC is not installed. cuDNN finds the builtins library only if it is already loaded.
     """
     packages = cudnn.library.parents[2]
     for folder in (packages / "cu13" / "lib", packages / "cuda_nvrtc" / "lib"):

@@ -1,1 +1,1 @@
-"""The emulated nvidia-smi, for scripts and libraries that start the nvidia-smi program."""
+"""The emulated nvidia-smi, for scripts and libraries that start the program nvidia-smi."""

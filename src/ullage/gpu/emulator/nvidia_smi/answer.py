@@ -1,8 +1,8 @@
-"""The output of nvidia-smi for the emulated GPUs: a separate program that uses only the standard library.
+"""Print nvidia-smi's output for the emulated GPUs. This program uses only the standard library.
 
-`ULLAGE_EMULATED_CARD` describes the GPUs, and `ULLAGE_EMULATED_USE` lists the processes that emulate them, as
-"PID:DESCRIPTOR ...": each file descriptor leads to the process's use of each GPU (`emulator.emulate`). The output
-formats are those that programs parse: the table, -L, -q, and the queries as CSV.
+`ULLAGE_EMULATED_CARD` describes the GPUs. `ULLAGE_EMULATED_USE` lists the processes that use them, as "PID:DESCRIPTOR
+...". Each file descriptor leads to the process's memory use. The output formats are those that programs parse: the
+table, -L, -q, and the queries as CSV.
 """
 
 import json
@@ -28,7 +28,7 @@ _BYTES_OF_NUMBER = 8
 
 
 class SmiError(Exception):
-    """Raised to end the emulated nvidia-smi with one line and an exit code, as the real nvidia-smi ends."""
+    """Ends the emulated nvidia-smi with one line and an exit code, as the real program does."""
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class User:
 
 @dataclass(frozen=True)
 class Card:
-    """An emulated GPU in nvidia-smi's output."""
+    """An emulated GPU, as nvidia-smi shows it."""
 
     index: int
     name: str
@@ -55,7 +55,7 @@ class Card:
 
     @property
     def used_bytes(self) -> int:
-        """The bytes of this GPU's memory that all processes use together."""
+        """The memory that all processes together use on this GPU, in bytes."""
         return min(self.total_bytes, sum(user.used_bytes for user in self.users))
 
     @property
@@ -65,7 +65,7 @@ class Card:
 
     @property
     def bus(self) -> str:
-        """The PCI bus id of the emulated GPU, as the emulated NVML accepts it."""
+        """The PCI bus ID of the emulated GPU, as the emulated NVML accepts it."""
         return f"00000000:{self.index + 1:02X}:00.0"
 
 
@@ -73,7 +73,7 @@ class Card:
 
 
 def cards_of(environment: Mapping[str, str]) -> list[Card]:
-    """Return the emulated GPUs that the environment variables describe.
+    """Return the emulated GPUs, as the environment variables describe them.
 
     Raises:
         SmiError: the environment variables describe no GPU.
@@ -105,7 +105,6 @@ def cards_of(environment: Mapping[str, str]) -> list[Card]:
 
 
 def _used(text: str, count: int) -> list[tuple[int, list[int]]]:
-    """Return the memory in bytes that each running process uses on each emulated GPU."""
     found = []
     for part in text.split():
         pid, _, descriptor = part.partition(":")
@@ -254,7 +253,7 @@ def _program(pid: int) -> str:
 
 
 def table(cards: Sequence[Card]) -> str:
-    """Return what the emulated nvidia-smi prints if it is called without options."""
+    """Return the output of `nvidia-smi` without options."""
     rule = f"+{'-' * 41}+{'-' * 24}+{'-' * 22}+"
     head = f"NVIDIA-SMI {DRIVER} (emulated)".ljust(34) + f"Driver Version: {DRIVER}".ljust(31)
     lines = [
@@ -290,7 +289,7 @@ def names(cards: Sequence[Card]) -> str:
 
 
 def details(cards: Sequence[Card]) -> str:
-    """Return what the emulated nvidia-smi prints for `nvidia-smi -q`, in a short form."""
+    """Return the output of `nvidia-smi -q` in a short form."""
     lines = ["", "==============NVSMI LOG==============", ""]
     lines += _pairs(0, ("Timestamp", time.ctime()), ("Driver Version", f"{DRIVER} (emulated)"), ("CUDA Version", CUDA))
     lines += ["", *_pairs(0, ("Attached GPUs", str(len(cards))))]
@@ -339,7 +338,7 @@ _SETTINGS = ("-pm", "-pl", "-c", "-e", "-r", "-ac", "-rac", "-lgc", "-rgc", "-lm
 
 
 def options_of(arguments: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments of the emulated nvidia-smi.
+    """Parse the arguments of nvidia-smi.
 
     Raises:
         SmiError: an argument is unknown.
@@ -362,7 +361,7 @@ def options_of(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def answer(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the output of a single run of nvidia-smi.
+    """Return the output of nvidia-smi for these arguments.
 
     Raises:
         SmiError: nvidia-smi would end with an error.
@@ -389,7 +388,7 @@ def _pause(arguments: Sequence[str]) -> float | None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the emulated nvidia-smi."""
     arguments = sys.argv[1:]
     try:
         pause, file = _pause(arguments), options_of(arguments).get("file")

@@ -1,8 +1,8 @@
-"""Read the journal of GPU memory from Python: every allocation and free, in the allocator's own order.
+"""Read the journal, which records every allocation and free of GPU memory in order.
 
-The C part (`journal.c`) defines the function through which PyTorch reports allocations to its profiler
-(`c10::reportMemoryUsageToProfiler`, torch 2.6 to 2.15), so it must be loaded before torch. It receives addresses and
-sizes after rounding, but not the requested sizes.
+PyTorch reports allocations to its profiler through `c10::reportMemoryUsageToProfiler` (torch 2.6 to 2.15). The C part
+(`journal.c`) replaces this function, so it must be loaded before torch. It receives sizes after rounding, but not the
+requested sizes.
 """
 
 import ctypes
@@ -43,7 +43,7 @@ _RECENT: Final = 1 << 16  # JOURNAL_RECENT in journal.h
 
 
 class EntryKind(IntEnum):
-    """The kind of an entry in the journal of allocations; equal to `enum journal_kind`."""
+    """The kind of a journal entry. The values are those of `enum journal_kind`."""
 
     ALLOC = 1
     FREE = 2
@@ -53,7 +53,7 @@ class EntryKind(IntEnum):
 
 
 class Phase(IntEnum):
-    """The phase of the program (such as forward or backward) in which a journal entry was recorded."""
+    """The phase of the program, such as forward or backward, in which a journal entry was recorded."""
 
     OTHER = 0
     FORWARD = 1
@@ -66,7 +66,7 @@ _READ_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint64)
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the compiled journal library, once."""
+    """Load the compiled journal library, or return it if it is already loaded."""
     path = Path(__file__).parent / "libullage_journal.so"
     if not path.exists():
         raise EmulationError(
@@ -88,9 +88,7 @@ def library() -> ctypes.CDLL:
 
 
 class Journal:
-    """The journal of this process's GPU memory allocations. Create this object, which loads the C library, before torch
-    is imported.
-    """
+    """Records the GPU memory allocations of this process. Create it before torch is imported."""
 
     def __init__(self) -> None:
         loaded = library()
@@ -101,27 +99,26 @@ class Journal:
         self._library = loaded
         self._callback: Any = None
         self.stacks = JournalStacks(loaded)
-        """The reader of the Python stacks, whose numbers are in the column `stack` of the journal."""
+        """Returns the Python stack for a number in the journal's column `stack`."""
         self.host = HostLedger(loaded, self.stacks)
-        """The ledger of this process's large allocations of host memory."""
+        """Counts the large allocations of host memory in this process."""
 
     def open(self) -> None:
-        """Start recording GPU memory allocations; the calling thread counts as the program's main thread."""
+        """Start to record GPU memory allocations. The calling thread counts as the main thread."""
         self._library.journal_open()
 
     def close(self) -> None:
-        """Stop recording GPU memory allocations; recorded entries stay readable."""
+        """Stop recording. The recorded entries stay readable."""
         self._library.journal_close()
 
     def mark(self, number: int = 0) -> int:
-        """Add an entry with the given number to the journal of allocations, to mark the present moment, and return the
-        entry's index.
-        """
+        """Add an entry to the journal that marks the present moment, and return its index."""
         return int(self._mark(number))
 
     def on_value_read(self, callback: Callable[[str, int], None]) -> None:
-        """Call `callback` with the names of the operators and the number of bytes whenever the script reads a value
-        back from an emulated GPU.
+        """Call `callback` whenever the script reads a value from an emulated GPU.
+
+        The arguments of `callback` are the names of the operators and the number of bytes.
         """
 
         def received(ops: bytes, size: int) -> None:
@@ -131,33 +128,32 @@ class Journal:
         self._library.journal_set_read_callback(self._callback)
 
     def entries(self) -> Entries:
-        """Return a copy of all journal entries recorded so far, as a structured array of the type `ENTRY`."""
+        """Return a copy of all journal entries, as a structured array of the type `ENTRY`."""
         count = int(self.length())
         entries = np.empty(count, ENTRY)
         copied = int(self._library.journal_read(0, count, entries.ctypes.data))
         return entries[:copied]
 
     def tell_exit_status(self, descriptor: int) -> None:
-        """Make this process write {"event": "exit", "status": N} to a socket when it ends; N is the exit status."""
+        """Write {"event": "exit", "status": N} to a socket when this process ends, where N is its exit status."""
         self._library.exit_status_tell(descriptor)
 
     def lost(self) -> int:
-        """Return the number of journal entries that were lost because the host had no memory for them."""
+        """Return the number of entries that were lost because host memory ran out."""
         return int(self._library.journal_lost())
 
 
 # --- the latest entries, followed as they happen; the journal need not be open --------------------------------
 
 
+# struct journal_recent in journal.h
 class _Entry(ctypes.Structure):
-    """A ctypes structure equal to `struct journal_recent` in journal.h."""
-
     _fields_ = (("address", ctypes.c_uint64), ("size", ctypes.c_int64))
 
 
 class RecentBlocks:
-    """The live blocks of GPU memory by address, with their sizes after rounding; each address that changes is passed to
-    `forget`.
+    """Tracks the size of each live block of GPU memory by its address. It calls `forget` for each address that
+    changes.
     """
 
     def __init__(self, forget: Callable[[int | None], None]) -> None:
@@ -170,18 +166,21 @@ class RecentBlocks:
         self._is_taking_in = False
         self._was_interrupted = False
         self.sizes: dict[int, int] = {}
-        """The sizes in bytes of the live blocks that were allocated since this object was created, by address."""
+        """Maps the address of each live block to its size in bytes. Blocks from before this object was created are
+        missing.
+        """
 
     def follow(self) -> None:
-        """Process all journal entries since the last call; if some entries were lost, call `forget(None)` to forget all
-        blocks.
+        """Process the journal entries since the last call.
+
+        If entries were lost, `forget(None)` is called, and all blocks are forgotten.
         """
         if self._count.value != self._seen:
             with self._lock:
                 self._take_in()
 
     def lose(self) -> None:
-        """Treat all journal entries so far as lost, and forget everything about the blocks that they allocated."""
+        """Skip all journal entries so far, and forget the blocks that they allocated."""
         with self._lock:
             self._was_interrupted = self._is_taking_in
             if not self._is_taking_in:

@@ -1,8 +1,10 @@
-"""Read the large allocations of host memory from Python: their peak, and the source lines that requested them.
+"""Read the large allocations of host memory: their peak, and the source lines that requested them.
 
-The C part (`host.c`) counts three kinds: pinned memory allocated by the emulated CUDA runtime; CPU tensors of 1 MiB or
-more, as PyTorch's allocator requests them (`c10::alloc_cpu`, torch 2.6 to 2.15); and NumPy arrays of 1 MiB or more,
-through NumPy's table of memory functions (NEP 49).
+The C part (`host.c`) counts three kinds:
+
+* pinned memory that the emulated CUDA runtime allocates;
+* CPU tensors of 1 MiB or more, as PyTorch's allocator requests them (`c10::alloc_cpu`, torch 2.6 to 2.15);
+* NumPy arrays of 1 MiB or more, through NumPy's table of memory functions (NEP 49).
 """
 
 import ctypes
@@ -25,26 +27,26 @@ _FIELDS: Final = {"VmHWM": "peak_bytes", "VmRSS": "bytes", "RssFile": "file_byte
 
 
 class HostKind(IntEnum):
-    """The kind of a host memory allocation; equal to `enum host_kind` of host.h."""
+    """The kind of a host memory allocation. The values are those of `enum host_kind` in host.h."""
 
     PINNED = 0
     TENSORS = 1
     ARRAYS = 2
 
 
+# struct host_use in host.h
 class _HostUseStruct(ctypes.Structure):
-    """A ctypes structure equal to `struct host_use` in host.h."""
-
     _fields_ = (("bytes", ctypes.c_int64), ("blocks", ctypes.c_uint32), ("stack", ctypes.c_uint32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """The host memory that one source line had allocated at the peak."""
+    """The host memory that a source line held at the peak."""
 
     line: Line | None
-    """The user's source line that allocated, or the innermost library line if no user line is on the stack; None
-    without Python frames.
+    """The user's source line that allocated the memory.
+
+    Without a user line on the stack, it is the innermost library line. None: the stack has no Python frames.
     """
     is_users: bool
     bytes: int
@@ -52,9 +54,7 @@ class LedgerRow:
 
 
 class HostLedger:
-    """The ledger of this process's host memory. Load it together with the journal's C library, before torch is
-    imported.
-    """
+    """Counts large allocations of host memory. Create it before torch is imported, together with the journal."""
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
         for name in ("host_bytes", "host_peak_bytes", "host_own_bytes"):
@@ -64,30 +64,30 @@ class HostLedger:
         self._library, self._stacks = library, stacks
 
     def open(self) -> None:
-        """Start counting large allocations of host memory."""
+        """Start to count large allocations of host memory."""
         allocator = _numpy_allocator()
         if allocator is not None:
             self._library.host_watch_arrays(allocator)
         self._library.host_open()
 
     def close(self) -> None:
-        """Stop counting large allocations of host memory; the counted allocations stay readable."""
+        """Stop counting. The counts stay readable."""
         self._library.host_close()
 
     def bytes(self, kind: HostKind) -> int:
-        """Return the bytes of host memory of one kind that are allocated now."""
+        """Return the bytes of one kind of host memory that are allocated now."""
         return int(self._library.host_bytes(int(kind)))
 
     def peak_bytes(self, kind: HostKind) -> int:
-        """Return the peak, in bytes, of allocated host memory of one kind."""
+        """Return the peak of one kind of host memory in bytes."""
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return the bytes that the ledger of host memory itself uses."""
+        """Return the host memory that the counting itself uses, in bytes."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:
-        """Return the host memory at the peak by source line, largest first; the rows sum to the peak."""
+        """Return the host memory that each source line held at the peak, largest first."""
         sums: dict[tuple[Line | None, bool], tuple[int, int]] = {}
         use, index = _HostUseStruct(), 0
         while self._library.host_use_at_peak(int(kind), index, use):
@@ -110,7 +110,6 @@ class HostLedger:
 
 
 def _numpy_allocator() -> ctypes.c_void_p | None:
-    """Return the address of NumPy's table of memory functions; None if the table has an unknown layout."""
     try:
         core: Any = import_module("numpy._core._multiarray_umath")
     except ImportError:  # NumPy 1
@@ -127,17 +126,17 @@ def _numpy_allocator() -> ctypes.c_void_p | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resident:
-    """The resident memory of a process in bytes, including pages that other processes share."""
+    """The resident memory of a process in bytes, including shared pages."""
 
     bytes: int
     peak_bytes: int
-    """The highest resident memory of the process in bytes since it began."""
+    """The largest resident memory since the process began, in bytes."""
     file_bytes: int
-    """The resident bytes of file-backed pages, such as library code, which all processes that map the file share."""
+    """The resident bytes of mapped files, such as libraries. Processes share these pages."""
 
 
 def resident(status: Path = _STATUS) -> Resident:
-    """Return the resident memory of this process; all numbers are 0 if the kernel does not report them."""
+    """Return the resident memory of this process. All numbers are 0 if the kernel does not report them."""
     found = dict.fromkeys(_FIELDS.values(), 0)
     try:
         lines = status.read_text().splitlines()

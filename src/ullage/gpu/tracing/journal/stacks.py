@@ -1,8 +1,8 @@
-"""Read the Python stacks that the journal records, to find the line that requested memory.
+"""Read the Python stacks in the journal, to find the line that requested memory.
 
-The C part (`stacks.c`) reads the interpreter's own frames. That takes a fraction of a microsecond and creates no Python
-object. The layout of frames differs in every minor version of CPython. Before the layout table is used, `follow` is
-checked on a stack that Python itself describes.
+The C part (`stacks.c`) reads the interpreter's frames in a fraction of a microsecond, without creating Python objects.
+Frames have a different layout in every minor version of CPython. So, before the first use, the reader is checked on a
+stack that Python itself describes.
 """
 
 import ctypes
@@ -19,9 +19,8 @@ from ullage.gpu.tracing.source import Line, is_librarys, is_users
 _COMPARED_FRAMES: Final = 20  # the number of frames that are compared in this check
 
 
+# struct stacks_layout: the offsets of the fields in the interpreter's frames
 class _FrameLayout(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_layout`: where the interpreter's frames store their fields."""
-
     _fields_ = tuple(
         (name, ctypes.c_int32)
         for name in (
@@ -33,9 +32,8 @@ class _FrameLayout(ctypes.Structure):
     )
 
 
+# struct stacks_node: one call in the tree of recorded stacks
 class _StackNode(ctypes.Structure):
-    """A ctypes structure equal to `struct stacks_node`: one call in the tree of recorded Python stacks."""
-
     _fields_ = (
         ("parent", ctypes.c_uint32),
         ("line", ctypes.c_int32),
@@ -57,9 +55,7 @@ _LAYOUTS: Final = {
 
 
 class JournalStacks:
-    """The reader of recorded Python stacks. The number of a stack, which a journal entry contains, is a node in a tree
-    of calls.
-    """
+    """Reads recorded Python stacks. Each stack has a number, which journal entries contain."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.stacks_here.restype = ctypes.c_uint32
@@ -71,18 +67,18 @@ class JournalStacks:
         with_lock = ctypes.PyDLL(library._name)  # for calls that keep the GIL
         with_lock.stacks_watched.restype = ctypes.c_char_p
         self.watched: Callable[[], bytes] = with_lock.stacks_watched
-        """A function that returns the Python stack of the watched thread without creating Python objects for its
-        frames.
+        """Returns the Python stack of the watched thread without creating Python objects for its frames.
 
-        Each line of the result has file, line and function, innermost first; the result is empty if stacks are not
+        Each line of the result has file, line and function, innermost first. The result is empty if stacks are not
         recorded.
         """
         self._users: dict[int, Line | None] = {0: None}
 
     @cached_property
     def are_recorded(self) -> bool:
-        """Whether Python stacks are recorded. The first access of this property starts the recording; on an unknown
-        interpreter the property is False.
+        """Whether Python stacks are recorded. The first access starts the recording.
+
+        The property is False if the Python version is not supported.
         """
         layout = _LAYOUTS.get(sys.version_info[:2])
         is_release = not (sysconfig.get_config_var("Py_DEBUG") or sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -96,11 +92,11 @@ class JournalStacks:
         return False
 
     def watch(self) -> None:
-        """Watch the calling thread, so that the function `watched` returns the Python stack of this thread."""
+        """Watch the calling thread. The function `watched` then returns its Python stack."""
         self._library.stacks_watch()
 
     def stack(self, node: int) -> list[Line]:
-        """Return the source lines of a recorded Python stack, innermost first, at most 200 lines."""
+        """Return a recorded Python stack as source lines: at most 200, innermost first."""
         return list(self._lines(node))
 
     def _lines(self, node: int) -> Iterator[Line]:
@@ -110,7 +106,7 @@ class JournalStacks:
             node = found.parent
 
     def users_line(self, node: int) -> Line | None:
-        """Return the innermost line of the user's own code on a recorded stack; None if the stack has no such line."""
+        """Return the innermost line of user code on a recorded stack, or None."""
         path = []
         found = _StackNode()
         while node not in self._users:
@@ -125,8 +121,9 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Return the innermost line, on a recorded stack, of an installed package other than torch that a user's line
-        has called; None if the stack has no such line.
+        """Return the innermost library line on a recorded stack that user code has called, or None.
+
+        Lines of torch are skipped.
         """
         before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
         return next((line for line in before_users if is_librarys(line.file)), None)

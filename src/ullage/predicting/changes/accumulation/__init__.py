@@ -1,1 +1,1 @@
-"""Gradient accumulation: forward and backward passes on parts of a batch."""
+"""Gradient accumulation: run the forward and backward passes on one part of a batch after the other."""

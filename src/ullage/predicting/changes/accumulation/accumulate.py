@@ -1,6 +1,4 @@
-"""Gradient accumulation: forward and backward passes on parts of the batch. The gradients of the parts add up to those
-of the full batch.
-"""
+"""Gradient accumulation: run the forward and backward passes on one part of a batch after the other."""
 
 import re
 from typing import Final
@@ -19,8 +17,8 @@ for part in batch.chunk({parts}):
     loss = compute_loss(model, part) * (len(part) / len(batch))
     loss.backward()
 optimizer.step()"""
+# Each part of a batch needs its own forward and backward pass.
 _MOST_PARTS: Final = 64
-"""The largest number of parts into which a batch is split. Each part costs a forward and a backward pass."""
 
 
 def edits_for(facts: TrainingFacts, parts: int) -> tuple[SourceEdit, ...]:
@@ -96,12 +94,8 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     return Recipe.placed(_SNIPPET.format(parts=parts), lambda: edits_for(facts, parts))
 
 
+# BatchNorm computes its statistics over a part in place of the full batch, which changes the gradients.
 def _gradients_for(facts: TrainingFacts) -> Gradients:
-    """Return how the gradients of gradient accumulation compare with those of the full batch. This depends on how the
-    loss is reduced over the batch.
-
-    BatchNorm computes its statistics over a part in place of the full batch, which changes the gradients.
-    """
     form, loop = facts.loop.loss, facts.loop
     if facts.model is not None and facts.model.batch_norms > 0:
         return Gradients.CHANGED
@@ -125,7 +119,6 @@ def _gradients_for(facts: TrainingFacts) -> Gradients:
 
 
 def _ignores(facts: TrainingFacts) -> bool:
-    """Return whether the loss ignores some targets, as far as the run and the source code show."""
     if facts.loop.ignores_targets or any(each.ignore_index != IGNORED for each in facts.losses):
         return True
     for file in {each.place.file for each in facts.losses}:
@@ -139,9 +132,7 @@ def _ignores(facts: TrainingFacts) -> bool:
 
 
 def counted_loss(facts: TrainingFacts) -> CountedLoss | None:
-    """Return the script's only call of cross_entropy, if the mean that it computes over the targets is the loss;
-    otherwise None.
-    """
+    """Return the call of cross_entropy that computes the script's loss, or None if it is not the only call."""
     loop = facts.loop
     if loop.loss is not LossForm.COUNTED or len(facts.losses) != 1 or loop.backward is None:
         return None

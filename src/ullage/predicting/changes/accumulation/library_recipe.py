@@ -1,4 +1,4 @@
-"""Gradient accumulation in the training loop of a library, turned on with arguments of this library."""
+"""Turn on gradient accumulation by an argument of the training library that runs the loop."""
 
 import ast
 from typing import Final
@@ -15,14 +15,14 @@ _STEPS: Final = {
     "lightning": "accumulate_grad_batches",
     "accelerate": "gradient_accumulation_steps",
 }
+# These classes have a constructor argument for the number of batches per optimizer step.
 _MAKERS: Final = {"lightning": "Trainer", "accelerate": "Accelerator"}
-"""The class of each library whose constructor has an argument for the number of batches per optimizer step."""
 
 
 def takes_argument(facts: TrainingFacts) -> bool:
-    """Return whether the library that runs the training loop has an argument that turns on gradient accumulation.
+    """Return whether the library that runs the training loop has an argument for gradient accumulation.
 
-    For Accelerate this requires that the loop runs inside `accelerator.accumulate`.
+    For Accelerate, the loop must also run inside `accelerator.accumulate`.
     """
     return accumulates(_file(facts)) if facts.loop.library == "accelerate" else facts.loop.library in LIBRARIES
 
@@ -38,7 +38,6 @@ def accumulates(file: str) -> bool:
 
 
 def _tree_of(file: str) -> ast.Module:
-    """Return the syntax tree of a Python file; an empty tree if the file is not readable as Python."""
     try:
         return parse(source_of(file))
     except NotCertain:
@@ -46,9 +45,7 @@ def _tree_of(file: str) -> ast.Module:
 
 
 def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
-    """Return the source edits and snippet that turn on gradient accumulation with an argument of the library that runs
-    the loop.
-    """
+    """Return the source code that turns on gradient accumulation in the training library."""
     library = facts.loop.library
     items = facts.items or parts
     calls = [node for node in ast.walk(_tree_of(_file(facts))) if isinstance(node, ast.Call)]
@@ -64,9 +61,6 @@ def library_recipe(facts: TrainingFacts, parts: int) -> Recipe:
 
 
 def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts: int) -> Recipe:
-    """Return the source edits and snippet that turn on gradient accumulation in transformers, in a call or on the
-    command line.
-    """
     steps = _STEPS["transformers"]
     call = facts.loop.library_call
     line, name = (call.place.line, call.function) if call is not None else (0, "TrainingArguments")
@@ -88,14 +82,12 @@ def _transformers(facts: TrainingFacts, calls: list[ast.Call], items: int, parts
 
 
 def _file(facts: TrainingFacts) -> str:
-    """Return the user's file that contains the training loop; "" if the loop is not in the user's code."""
     loop, call = facts.loop, facts.loop.library_call
     places = (call.place if call is not None else None, loop.backward, loop.forward, loop.step)
     return next((place.file for place in places if place is not None), "")
 
 
 def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that divides the batch size of a library call; None if the call does not specify a batch size."""
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None
@@ -108,9 +100,6 @@ def _divided(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> 
 
 
 def _multiplied(facts: TrainingFacts, call: ast.Call, keyword: str, parts: int) -> AddKeyword | None:
-    """Return the edit that makes an optimizer step use more batches; None if the number of batches per step is
-    uncertain.
-    """
     value = next((each.value for each in call.keywords if each.arg == keyword), None)
     if value is None:
         return None if _has(call, keyword) else _keyword(facts, call, keyword, str(parts))

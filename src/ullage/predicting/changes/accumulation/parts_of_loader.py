@@ -1,10 +1,9 @@
-"""Split the batches of a `DataLoader`: each part is one iteration of the script's loop, and only the last part steps.
+"""Split each batch of a `DataLoader` into parts for gradient accumulation, one part per loop iteration."""
 
-The loop zeroes gradients, clips, steps and schedules in every iteration. Until the last part, these calls are skipped.
-The loss is multiplied by the part's share of the batch when the script calls backward. Code written by hand does the
-same: `(loss * share).backward()`, and `if it is the last part:` before the other calls. If the loop belongs to a
-library, the library gets arguments instead: smaller batches, and more batches per step.
-"""
+# The loop zeroes gradients, clips, steps and schedules in every iteration. Until the last part, these calls are
+# skipped. The loss is multiplied by the part's share of the batch when the script calls backward. Code written by hand
+# does the same: `(loss * share).backward()`, and `if it is the last part:` before the other calls. If the loop belongs
+# to a library, the library gets arguments instead: smaller batches, and more batches per step.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,8 +32,6 @@ _MARK: Final = "_ullage_takes_parts"
 
 @dataclass(slots=True)
 class _Turn:
-    """The part of a batch that the training loop is processing now."""
-
     index: int = 0
     count: int = 1
     share: float = 1.0
@@ -42,26 +39,20 @@ class _Turn:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the last part of the batch, after which the optimizer may step."""
         return self.index == self.count - 1
 
 
 class PartsOfLoader:
-    """Splits the batches that data loaders return into parts. Calls such as the optimizer's step are skipped until the
-    last part.
-    """
+    """Splits each batch of the data loaders into parts. The optimizer steps only after the last part."""
 
     def __init__(self, applied: AppliedChange) -> None:
-        """Wrap the data loaders, and the functions that a training loop calls in every iteration."""
         self._applied = applied
         self._parts = int(applied.setting)
         self._turn = _Turn()
         self._stepping: set[type] = set()
         self._library = _LibraryArguments(applied)
+        # Data loaders can be nested. Only the outermost of those that are returning a batch splits it.
         self._depth = 0
-        """The number of nested data loaders that are returning a batch. Only the outermost loader splits the batch into
-        parts.
-        """
         wrap(DataLoader, "__iter__", self._iterated)
         when_imported("accelerate.data_loader", self._watch_accelerate)
         wrap(torch.Tensor, "backward", self._backward)
@@ -86,7 +77,6 @@ class PartsOfLoader:
         wrap(owner, name, around)
 
     def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Wrap the `step` method of an optimizer class, outside the hooks that PyTorch has added to this method."""
         kind = type(optimizer)
         if kind not in self._stepping:
             self._stepping.add(kind)
@@ -106,10 +96,8 @@ class PartsOfLoader:
     def _may_step(self) -> bool:
         return self._turn.is_last
 
+    # Gradients may be set to zero before the first part of a batch, or after its last part.
     def _may_zero(self) -> bool:
-        """Return whether gradients may be set to zero now: before the backward pass of a batch's first part, or after
-        that of its last part.
-        """
         return self._turn.is_last if self._turn.has_passed_back else self._turn.index == 0
 
     def _iterated(self, original: Any, loader: Any) -> Iterator[Any]:
@@ -152,13 +140,11 @@ class PartsOfLoader:
 
 
 class _LibraryArguments:
-    """Changes the arguments that a script passes to a training library, when the script passes them."""
-
     def __init__(self, applied: AppliedChange) -> None:
         self._applied = applied
         self._parts = int(applied.setting)
+        # If a library accumulates the gradients, ullage's hooks do not accumulate them.
         self.has_taken_over = False
-        """Whether a library accumulates gradients, so that ullage's hooks must not accumulate them too."""
         watch_calls("transformers", self._arguments_made, only_users=False)
         watch_calls("lightning", self._trainer_made, only_users=False)
         for module in TRAINERS:
@@ -166,7 +152,6 @@ class _LibraryArguments:
         watch_calls("accelerate", self._accelerator_made)
 
     def _arguments_made(self, arguments: Any, keywords: object) -> None:
-        """Change transformers' arguments to a smaller batch size and more accumulation steps."""
         batch = arguments.per_device_train_batch_size
         if not hasattr(arguments, _MARK) and self._divides(batch):
             setattr(arguments, _MARK, True)
@@ -174,16 +159,10 @@ class _LibraryArguments:
             arguments.gradient_accumulation_steps *= self._parts
 
     def _trainer_made(self, trainer: object, keywords: dict[str, Any]) -> None:
-        """Make Lightning's trainer step the optimizer after several batches. The data loaders return smaller
-        batches.
-        """
         self.has_taken_over = True
         keywords["accumulate_grad_batches"] = (keywords.get("accumulate_grad_batches") or 1) * self._parts
 
     def _accelerator_made(self, accelerator: object, keywords: dict[str, Any]) -> None:
-        """Make Accelerate step the optimizer after several batches, if the script's loop runs inside
-        `accelerator.accumulate`.
-        """
         frame = users_frame()
         if frame is None or not accumulates(frame.f_code.co_filename):
             return

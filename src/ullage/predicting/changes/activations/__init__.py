@@ -1,3 +1,1 @@
-"""Changes to the activations that are saved for the backward pass: recompute them, avoid saving them, or keep them in
-host memory.
-"""
+"""Changes that save memory for activations: recompute them, avoid storing them, or move them to host memory."""

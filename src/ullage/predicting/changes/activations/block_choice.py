@@ -1,12 +1,11 @@
-"""Choose the repeated blocks to checkpoint, so that enough memory is saved with the least recomputation.
+"""Choose which repeated blocks to checkpoint, to save enough memory with little recomputation."""
 
-Blocks run in order, and the backward pass runs from the last block to the first. A checkpointed block keeps only its
-input until its own backward pass. Then it allocates everything that it saves again, at a time when all earlier blocks
-still keep their activations. So an early block saves as much as a late block of the same size, and at a lower peak.
-
-Settings: "all", "every_second", "first:6", and "only:layer1.0-2,layer3.4" with list names and block numbers. Blocks are
-counted over all lists, in the order in which the lists are registered.
-"""
+# Blocks run in order, and the backward pass runs from the last block to the first. A checkpointed block keeps only its
+# input until its own backward pass. Then it allocates everything that it saves again, at a time when all earlier blocks
+# still keep their activations. So an early block saves as much as a late block of the same size, and at a lower peak.
+#
+# Settings: "all", "every_second", "first:6", and "only:layer1.0-2,layer3.4" with list names and block numbers. Blocks
+# are counted over all lists, in the order in which the lists are registered.
 
 import re
 from collections.abc import Sequence
@@ -16,24 +15,19 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""The position of a block in a model: the index of the block's list, and the index of the block in this list."""
+"""The position of a block: the index of its list, and its index in that list."""
+# The search compares at most this many selections of blocks. With more, it drops some and may miss the best one.
 _MOST_STATES: Final = 4096
-"""The maximum number of candidate selections of blocks that the search keeps. With more candidates, the search keeps
-only some of them, so that its result may not be the global optimum.
-"""
+# Blocks are selected for this many memory targets, from small savings to the largest possible saving.
 _STEPS: Final = 64
-"""The number of memory targets for which blocks are selected; the targets range from little memory to all that can be
-saved.
-"""
+# A selection of blocks to checkpoint: operations to recompute, bytes saved, and block numbers.
 _State = tuple[int, int, tuple[int, ...]]
-"""A selection of blocks to checkpoint: the recomputed floating-point operations, the bytes saved, and the block
-numbers.
-"""
 
 
 def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes: int) -> tuple[int, ...]:
-    """Return the numbers of the blocks to checkpoint, in ascending order; all useful blocks if no selection saves
-    enough.
+    """Return the numbers of the blocks to checkpoint, in ascending order.
+
+    If no selection saves enough, return all blocks that save any memory.
 
     Args:
         saved_bytes: the bytes that each block keeps for the backward pass, without its input and output, in the order
@@ -61,9 +55,7 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections of blocks that are worth a run: for each memory target, the selection that recomputes
-    least.
-    """
+    """Return the selections of blocks that are worth a run, because they save much memory for little recomputation."""
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
         return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
@@ -72,9 +64,6 @@ def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int,
 
 
 def _best(states: Sequence[_State]) -> list[_State]:
-    """Return the Pareto-optimal selections of blocks: no other selection saves as much with fewer operations.
-    Selections of early blocks come first.
-    """
     found: list[_State] = []
     for state in sorted(states, key=lambda each: (each[0], -each[1], each[2])):
         if not found or state[1] > found[-1][1]:
@@ -89,7 +78,7 @@ def _best(states: Sequence[_State]) -> list[_State]:
 
 
 def positions(setting: str, lists: Sequence[tuple[str, int]]) -> list[Position]:
-    """Return the blocks that a setting of the checkpointing change names.
+    """Return the blocks that a setting such as "first:6" selects.
 
     Args:
         setting: the setting as text.
@@ -130,7 +119,7 @@ def _shown(lists: Sequence[tuple[str, int]]) -> str:
 
 
 def setting_of(chosen: Sequence[Position], lists: Sequence[tuple[str, int]]) -> str:
-    """Return the shortest setting of the checkpointing change that names the given blocks."""
+    """Return the shortest setting that selects the given blocks, such as "first:6"."""
     every = [(number, place) for number, (_, count) in enumerate(lists) for place in range(count)]
     chosen = sorted(set(chosen))
     if chosen == every:
@@ -148,9 +137,7 @@ def _range_text(path: str, first: int, last: int) -> str:
 
 
 def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
-    """Return the given blocks as runs of adjacent blocks: the index of the list, and the first and last index in the
-    list.
-    """
+    """Group adjacent blocks, and return the list index, first block and last block of each group."""
     found: list[tuple[int, int, int]] = []
     for number, place in sorted(chosen):
         if found and found[-1][0] == number and found[-1][2] == place - 1:
@@ -161,7 +148,7 @@ def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
 
 
 def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> str:
-    """Return a Python expression for the blocks that a setting of the checkpointing change names."""
+    """Return a Python expression for the blocks that a setting selects."""
     whole = [_path(model, path) for path, _ in lists]
     if setting in (ALL, EVERY_SECOND) or setting.startswith("first:"):
         step = {ALL: "", EVERY_SECOND: "[::2]"}.get(setting, f"[:{setting.removeprefix('first:')}]")
@@ -180,7 +167,6 @@ def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> st
 
 
 def _path(model: str, path: str) -> str:
-    """Return the Python expression for the module at a path, such as `model.down[0].blocks`."""
     if not path:
         return model
     parts = path.split(".")

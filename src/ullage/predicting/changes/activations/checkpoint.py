@@ -42,10 +42,9 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     return Applicable(settings=(*(each for each in _settings(model, count) if each != ALL), ALL))
 
 
+# The first setting saves the least memory. If the costs of the blocks are known, settings recompute as little as
+# possible.
 def _settings(model: ModelFacts, count: int) -> list[str]:
-    """Return the checkpointing settings to try, the mildest first. If the bytes and operations of each block are known,
-    a setting recomputes as little as possible for the bytes that it saves.
-    """
     lists = [(each.path, each.count) for each in model.block_lists]
     saved = [size for each in model.block_lists for size in each.saved_by_block]
     flops = [number for each in model.block_lists for number in each.flops_by_block]
@@ -56,7 +55,6 @@ def _settings(model: ModelFacts, count: int) -> list[str]:
 
 
 def _checkpoint(applied: AppliedChange, module: Any) -> None:
-    """Wrap the chosen blocks in activation checkpointing before the first forward pass."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, is_compiled = model_structure.unwrapped(module)
@@ -91,7 +89,6 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
 
 
 def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
-    """Turn on checkpointing of all blocks in transformers, then turn it off for the blocks that were not chosen."""
     from ullage.predicting.changes.training.model_structure import has_switch
 
     others = [
@@ -117,7 +114,6 @@ def _title_for(setting: str) -> str:
 
 
 def _added_flops(facts: TrainingFacts, setting: str) -> int:
-    """Return the floating-point operations of the forward passes that checkpointing runs a second time."""
     lists = facts.model.block_lists if facts.model is not None else []
     chosen = positions(setting, [(each.path, each.count) for each in lists])
     return sum(
@@ -130,7 +126,6 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that checkpoint the chosen blocks in the user's script."""
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")
@@ -153,7 +148,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _block_name(place: CodePlace) -> str:
-    """Return a name for a new loop variable that the function does not use yet."""
     try:
         return free_name(scope_of(parse(source_of(place.file)), place.function), "block")
     except NotCertain:
@@ -161,7 +155,6 @@ def _block_name(place: CodePlace) -> str:
 
 
 def _lines_for(model: ModelFacts, name: str, setting: str, block: str) -> str:
-    """Return the source lines that checkpoint the chosen blocks of the model with the given variable name."""
     lists = [(each.path, each.count) for each in model.block_lists]
     if model.transformers_path is None:
         return (

@@ -1,4 +1,4 @@
-"""Offload the tensors that autograd saves for the backward pass to host memory."""
+"""Move the tensors that autograd saves for the backward pass to host memory."""
 
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 def _install(applied: AppliedChange) -> None:
-    """Enter `save_on_cpu` before the forward pass, and leave it when the backward pass begins."""
     loop = applied.loop
     entered: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Attention by `scaled_dot_product_attention`, which does not store the attention scores of all pairs of tokens."""
+"""Compute attention by `scaled_dot_product_attention`, which does not store the attention scores."""
 
 from pathlib import Path
 from typing import Any, Final

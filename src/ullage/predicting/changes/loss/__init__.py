@@ -1,1 +1,1 @@
-"""Changes to losses that are computed from large logits."""
+"""Changes that save memory when a loss is computed from large logits."""

@@ -1,6 +1,4 @@
-"""The source code of the chunked cross entropy, which ullage copies into scripts. The main process of ullage reads it
-as text only.
-"""
+"""The source code of a chunked cross entropy, which ullage copies into the user's script."""
 
 import torch
 import torch.nn.functional
@@ -8,8 +6,9 @@ import torch.utils.checkpoint
 
 
 def chunked_cross_entropy(logits, target, rows=1024, ignore_index=-100, label_smoothing=0.0):  # type: ignore[no-untyped-def]
-    """Return the mean cross entropy of logits (rows, classes). Each chunk of rows is computed once for the loss, and
-    again for the gradient.
+    """Return the mean cross entropy of logits of shape (rows, classes), with little memory.
+
+    Each chunk of rows is computed twice: once for the loss and once for the gradient.
     """
 
     def summed(logits, target):  # type: ignore[no-untyped-def]

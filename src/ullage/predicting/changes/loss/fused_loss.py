@@ -1,9 +1,8 @@
-"""A loss that does not store the log-softmax of all rows of large logits: in chunks, or by Liger-Kernel's fused kernel.
+"""Compute the loss without storing the log-softmax of all rows: in chunks, or with Liger-Kernel."""
 
-Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
-`torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model. The
-second is a short function in the script that replaces the script's calls of cross_entropy.
-"""
+# Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
+# `torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model.
+# The second is a short function in the script that replaces the script's calls of cross_entropy.
 
 import ast
 import functools
@@ -30,14 +29,14 @@ from ullage.predicting.editing.edit import (
 from ullage.predicting.editing.scope import parse
 
 _LIGER: Final = "liger"
+# The number of rows of logits in one chunk.
 _ROWS: Final = 1024
-"""The number of rows of logits that the chunked cross entropy computes at a time."""
+# With fewer logits than this, computing the loss in chunks saves too little.
 _LARGE: Final = 1 << 20
-"""The minimum number of logits with which a loss is worth computing in chunks."""
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
 _NAME: Final = "chunked_cross_entropy"
+# With this argument, Liger-Kernel's functions replace a model's loss.
 _LIGER_LOSS: Final = "fused_linear_cross_entropy"
-"""The argument of Liger-Kernel's functions that turns on the replacement of a model's loss."""
 _LIGER_PATCHES: Final = "liger_kernel.transformers.monkey_patch"
 
 
@@ -75,7 +74,6 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _install_chunks(applied: AppliedChange) -> None:
-    """Make the user's calls of cross_entropy compute the loss in chunks of rows."""
     from ullage.predicting.changes.loss.chunked_cross_entropy import chunked_cross_entropy
 
     rows, torch = int(applied.setting), applied.loop.torch
@@ -99,7 +97,6 @@ def _install_chunks(applied: AppliedChange) -> None:
 
 
 def _apply_liger(applied: AppliedChange, module: Any) -> None:
-    """Replace the loss of a transformers model by Liger-Kernel's loss, and leave the rest of the model unchanged."""
     from ullage.predicting.changes.training import model_structure
 
     model, _, _ = model_structure.unwrapped(module)
@@ -129,25 +126,19 @@ def _apply_liger(applied: AppliedChange, module: Any) -> None:
 
 
 def _has_liger() -> bool:
-    """Return whether Liger-Kernel is installed."""
     return importlib.util.find_spec("liger_kernel") is not None
 
 
 def _liger_for(model: ModelFacts | None) -> ast.FunctionDef | None:
-    """Return the Liger-Kernel function that replaces a model's loss; None if Liger-Kernel has no function for the
-    model.
-    """
     spec = importlib.util.find_spec("liger_kernel") if model is not None and model.model_type else None
     folders = spec.submodule_search_locations if spec is not None else None
     file = Path(next(iter(folders or ()), "")) / "transformers" / "monkey_patch.py"
     return _functions_of(str(file)).get(model.model_type) if folders and model is not None else None
 
 
+# The source code is parsed, because an import would import torch.
 @functools.cache
 def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
-    """Return Liger-Kernel's function for each model type. The source code of Liger-Kernel is read as text, to avoid
-    importing torch.
-    """
     try:
         body = parse(source_of(file)).body
     except NotCertain:
@@ -166,7 +157,6 @@ def _functions_of(file: str) -> Mapping[str, ast.FunctionDef]:
 
 
 def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
-    """Return the arguments of a function whose default value is True or False."""
     given = function.args.args[len(function.args.args) - len(function.args.defaults) :]
     pairs = [
         *zip(given, function.args.defaults, strict=True),
@@ -176,7 +166,6 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    """Return the source edits and snippet that replace the loss in the user's script."""
     if setting == _LIGER:
         return _liger_recipe(facts.model)
     function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
@@ -188,9 +177,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
-    """Return the source edits and snippet that apply Liger-Kernel to the model, after the statement that assigns the
-    model.
-    """
     function = _liger_for(model)
     known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
     path = f".{model.transformers_path}" if model is not None and model.transformers_path else ""
@@ -210,7 +196,6 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
 
 
 def _function_text() -> str:
-    """Return the source code of the chunked cross entropy, in the form in which it is inserted into a script."""
     spec = importlib.util.find_spec(_MODULE)
     text = source_of(spec.origin or "") if spec is not None else ""
     [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
@@ -232,7 +217,6 @@ def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
 
 
 def _first_behind_imports(file: str) -> int:
-    """Return the line of the first statement after the imports at the top of a file."""
     for statement in parse(source_of(file)).body:
         is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         if not is_text and not isinstance(statement, ast.Import | ast.ImportFrom):

@@ -1,1 +1,1 @@
-"""Changes to optimizers: how optimizers update parameters, the size of their states, and when gradients are freed."""
+"""Changes to optimizers that save memory in their updates, their states or the gradients."""

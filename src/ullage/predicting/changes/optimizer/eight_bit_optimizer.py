@@ -1,4 +1,4 @@
-"""An optimizer with 8-bit states, from bitsandbytes or torchao, whichever is installed."""
+"""Replace the optimizer by one with 8-bit states, from bitsandbytes or torchao."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,20 +10,18 @@ from ullage.predicting.changes.training.facts import OptimizerFacts, TrainingFac
 from ullage.predicting.editing.edit import AddImport, Recipe, ReplaceCall
 
 _KINDS: Final = ("AdamW", "Adam")
+# The import statement for each library, and the name of its 8-bit optimizer class.
 _WRITTEN: Final = {
     "bitsandbytes": ("import bitsandbytes as bnb", "bnb.optim.{}8bit"),
     "torchao": ("from torchao.optim import {}8bit", "{}8bit"),
 }
-"""The import statement for the 8-bit optimizer class of each library, and the name of the class after the import."""
+# These arguments choose between implementations. An 8-bit optimizer has only one, so they are dropped.
 _IGNORED: Final = frozenset({"foreach", "fused"})
-"""The optimizer arguments that choose between implementations. An 8-bit optimizer has only one implementation."""
 _UNKNOWN: Final = frozenset({"maximize", "capturable", "differentiable", "decoupled_weight_decay"})
 
 
+# The library is not imported, because that would import torch.
 def _is_there(library: str) -> bool:
-    """Return whether a library with 8-bit optimizers is installed. The library is not imported, because it would import
-    torch.
-    """
     try:
         spec = find_spec(library)
     except (ImportError, ValueError):
@@ -38,10 +36,8 @@ def _install(applied: AppliedChange) -> None:
         kind.__new__ = _making_eight_bit(applied, kind)
 
 
+# `__new__` returns an object of another class, so Python does not call `__init__` on it.
 def _making_eight_bit(applied: AppliedChange, kind: Any) -> Any:
-    """Return a `__new__` method that creates the 8-bit optimizer. Python does not call `__init__` on an object of
-    another class.
-    """
     library = applied.setting
 
     def new(cls: Any, *arguments: Any, **keywords: Any) -> Any:

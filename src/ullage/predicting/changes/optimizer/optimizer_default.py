@@ -1,6 +1,4 @@
-"""The changes that set the implementation of PyTorch's optimizers, if the script does not: fused, or parameter by
-parameter.
-"""
+"""Set `fused=True` or `foreach=False` for optimizers if the script sets neither argument."""
 
 import functools
 import inspect
@@ -14,7 +12,7 @@ from ullage.predicting.editing.edit import AddKeyword, Recipe
 
 
 def own_optimizers(optim: Any) -> Iterator[Any]:
-    """Yield the optimizer classes of torch.optim that define a constructor, `__init__`."""
+    """Yield the optimizer classes of torch.optim that define their own `__init__`."""
     for kind in list(vars(optim).values()):
         is_optimizer = isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
         if is_optimizer and "__init__" in vars(kind):
@@ -22,9 +20,6 @@ def own_optimizers(optim: Any) -> Iterator[Any]:
 
 
 def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
-    """Make every optimizer of torch.optim use a keyword argument, unless the script passes `foreach` or `fused`
-    itself.
-    """
 
     def init(original: Any, *arguments: Any, **keywords: Any) -> None:
         # AdamW passes its argument to Adam, whose __init__ then sees that a choice was made.
@@ -39,9 +34,6 @@ def _set_default(applied: AppliedChange, keyword: str, *, value: bool) -> None:
 
 
 def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
-    """Return whether a keyword argument can be added: an optimizer of PyTorch accepts it, and the script chooses no
-    implementation.
-    """
     own = [each for each in facts.optimizers if _is_own(each)]
     if not own:
         return Applicable(why_not="no optimizer of torch.optim took a step")
@@ -54,9 +46,6 @@ def _settings_for(keyword: str, facts: TrainingFacts) -> Applicable:
 
 
 def _recipe_for(facts: TrainingFacts, keyword: str, *, value: bool) -> Recipe:
-    """Return the source edits and snippet that add a keyword argument to the calls with which the script creates its
-    optimizers.
-    """
     edits = tuple(
         AddKeyword(file=each.made.file, line=each.made.line, function=each.kind, keyword=keyword, value=str(value))
         for each in facts.optimizers

@@ -1,6 +1,4 @@
-"""One optimizer for each parameter, which steps as soon as the parameter's gradient is computed, so that two gradients
-never exist at once.
-"""
+"""Update each parameter and free its gradient as soon as backward has computed the gradient."""
 
 import ast
 import functools
@@ -101,11 +99,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(optimizer: OptimizerFacts) -> InsertAfter:
-    """Return the edit that adds source lines after the statement that creates the optimizer.
-
-    Raises:
-        NotCertain: the statement does not assign the optimizer to one variable.
-    """
     made = optimizer.made
     if made is None:
         raise NotCertain("no line of the user's code creates the optimizer")

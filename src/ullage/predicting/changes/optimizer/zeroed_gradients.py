@@ -1,4 +1,4 @@
-"""Free the gradients between steps, in scripts that keep the gradients and fill them with zeros."""
+"""Free the gradients between steps in place of setting them to zero."""
 
 import ast
 from typing import Any, Final
@@ -33,11 +33,6 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
 
 
 def _edit(facts: TrainingFacts) -> ReplaceExpression:
-    """Return the edit that changes the argument of `zero_grad` from False to True.
-
-    Raises:
-        NotCertain: the line does not call `zero_grad` with `set_to_none=False`.
-    """
     place = facts.loop.zero_grad
     if place is None:
         raise NotCertain("no line of the user's code calls zero_grad")

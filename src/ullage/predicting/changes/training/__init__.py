@@ -1,1 +1,1 @@
-"""Facts about how a run trains, collected in its process: its loop, model, loss and optimizers."""
+"""Collect facts about how a script trains: its loop, model, loss and optimizers."""

@@ -1,6 +1,4 @@
-"""Find the tensors of a batch, and their names in the function that calls the model. ullage keeps no reference to the
-tensors.
-"""
+"""Find the tensors of a batch, and the names of their variables in the function that calls the model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -15,7 +13,7 @@ _MOST_NAMES = 64
 
 
 def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[BatchTensor]:
-    """Return the tensors that a model is called with, and other tensors of the calling function with as many rows.
+    """Return the input tensors of the model, and the caller's other tensors with the same number of rows.
 
     Args:
         frame: the stack frame of the function that calls the model; None if no user function calls it.
@@ -36,13 +34,13 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
 
 
 def items_of(arguments: Iterable[Tensor]) -> int | None:
-    """Return the number of rows of the tensors in a model call; None if the tensors differ in this number."""
+    """Return the batch size, or None if the tensors differ in their first dimension."""
     rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
     return rows.pop() if len(rows) == 1 else None
 
 
 def sharing(frame: FrameType, tensor: Any) -> list[BatchTensor]:
-    """Return the tensors in a function's variables that share memory with the given tensor."""
+    """Return the tensors in a function's variables that share memory with `tensor`."""
     named = _named(variables_of(frame)) if isinstance(tensor, Tensor) else ()
     return [_fact(name, each) for name, each in named if each.ndim and _is_data(each) and _shares(each, tensor)]
 
@@ -77,6 +75,6 @@ def _shares(one: Tensor, other: Any) -> bool:
 
 
 def merged(first: Sequence[BatchTensor], second: Sequence[BatchTensor]) -> list[BatchTensor]:
-    """Return the batch tensors of two lists, without repeating a name."""
+    """Join two lists of batch tensors, and keep only one tensor of each name."""
     known = {each.name for each in first}
     return [*first, *(each for each in second if each.name not in known)]

@@ -1,7 +1,4 @@
-"""Facts about how a run trains: its model, loop and optimizers. This module does not import torch.
-
-From these facts a change decides whether it can be applied, and at which lines. Lines are those of the user's files.
-"""
+"""Facts about how a script trains: its model, loop and optimizers. This module does not import torch."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,88 +10,87 @@ IGNORED: Final = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePlace:
-    """A line of the user's code that was executed, and its function."""
+    """A line of the user's code that was executed, and the function that contains it."""
 
     file: str
     """The absolute path of the file."""
     line: int
     function: str
-    """The qualified name of the function that contains the line; "<module>" for module-level code."""
+    """The qualified name of the function, or "<module>" for code outside functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedObject:
-    """An expression with which a function of the user's code refers to an object."""
+    """An expression in the user's code that refers to an object, such as "self.model"."""
 
     name: str
-    """The expression that refers to the object, such as "model" or "self.model"."""
+    """The expression, such as "model" or "self.model"."""
     place: CodePlace
     """The line of the user's code that uses the expression."""
     assigned: CodePlace | None = None
-    """The line that last assigned the expression in the same function. For an attribute of `self`, this is the only
-    line of the class that assigns the attribute. None if the line is uncertain.
+    """The line that last assigned the expression in the same function, or None if uncertain.
+
+    For an attribute of `self`, this is the only line of the class that assigns it.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockList:
-    """The repeated blocks of a model: modules of one class in one `ModuleList` or `Sequential`."""
+    """The repeated blocks of a model: modules of one class in a `ModuleList` or `Sequential`."""
 
     path: str
-    """The path of the list of blocks inside the model, such as "transformer.h"."""
+    """The path of the list of blocks in the model, such as "transformer.h"."""
     kind: str
     """The class name of the blocks."""
     count: int
     parameter_bytes: int
     """The size of one block's parameters, in bytes."""
     saved_bytes: int = 0
-    """The mean memory that the forward pass of one block saves for its backward pass, in bytes."""
+    """The average number of bytes that one block saves for the backward pass."""
     forward_flops: int = 0
-    """The floating-point operations of one block's forward pass, from PyTorch's FLOP counter; 0 if they were not
-    counted.
-    """
+    """The floating-point operations of one block's forward pass, or 0 if they were not counted."""
     saved_by_block: list[int] = field(default_factory=list)
-    """The bytes that each block saves for its backward pass, in the order of the blocks; empty if they were not
-    measured.
-    """
+    """The bytes that each block saves for the backward pass. Empty if they were not measured."""
     flops_by_block: list[int] = field(default_factory=list)
-    """The floating-point operations of each block's forward pass; empty if they were not counted."""
+    """The floating-point operations of each block's forward pass. Empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on activation checkpointing for each block of this list separately."""
+    """Whether transformers can turn on activation checkpointing for single blocks of this list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The model that is trained: the module whose call begins the forward pass."""
+    """The trained model: the module whose call starts the forward pass."""
 
     kind: str
     """The class name of the model."""
     library: str
-    """The package of the model's class: "transformers", "torchvision", ...; "" for a class of the user's code."""
+    """The package that defines the model's class, such as "transformers". Empty if the user's code defines it."""
     names: list[NamedObject]
     block_lists: list[BlockList]
     parameter_bytes: int
     dtypes: list[str]
     """The data types of the model's parameters, such as "float32". The type with the most bytes is first."""
     attention: str | None = None
-    """The attention implementation of a transformers model: "eager", "sdpa", ...; None for other models."""
+    """The attention implementation of a transformers model, such as "eager" or "sdpa", or None for other models."""
     has_sdpa: bool = False
-    """Whether transformers declares that the model supports scaled_dot_product_attention."""
+    """Whether the transformers model supports scaled_dot_product_attention."""
     transformers_path: str | None = None
-    """The path of the transformers model inside the trained model; "" if the trained model is a transformers model,
-    None if it contains none.
+    """The path of the transformers model inside the trained model.
+
+    Empty if they are the same model. None if no transformers model exists.
     """
     model_type: str = ""
-    """The `model_type` of the transformers model, such as "llama"; "" for models of other libraries."""
+    """The `model_type` of the transformers model, such as "llama". Empty for models of other libraries."""
     scores: CodePlace | None = None
-    """The line whose softmax saves the most memory for the backward pass: attention that the user's code computes
-    without a library.
+    """The line of the user's code that computes the largest softmax of the model.
+
+    None if every softmax saves little memory.
     """
     is_compiled: bool = False
     batch_norms: int = 0
-    """The number of modules in the model that use statistics of the whole batch in training, such as BatchNorm."""
+    """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
     wrapper: str = ""
-    """The class name of the wrapper around the model: "DistributedDataParallel", "FullyShardedDataParallel", ..."""
+    """The class name of the wrapper around the model, such as "DistributedDataParallel"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +103,11 @@ class OptimizerFacts:
     """The module that defines the optimizer's class, such as "torch.optim.adamw"."""
     names: list[NamedObject]
     made: CodePlace | None
-    """The line of the user's code that creates the optimizer; None if the line is unknown."""
+    """The line of the user's code that creates the optimizer. None if unknown."""
     says_implementation: bool = False
-    """Whether the script passes `foreach` or `fused` to the optimizer itself."""
+    """Whether the script passes `foreach` or `fused` to the optimizer."""
     implementations: list[str] = field(default_factory=lambda: ["foreach", "fused"])
-    """The arguments among `foreach` and `fused` that the optimizer's class accepts."""
+    """The arguments that the optimizer's class accepts: "foreach", "fused" or both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,23 +115,21 @@ class BatchTensor:
     """A tensor that is an input of the forward pass or of the loss."""
 
     name: str
-    """The name of the tensor in the function that calls the model; "" if the tensor has no name there."""
+    """The variable of the tensor in the function that calls the model. Empty if it has no variable there."""
     shape: list[int]
     dtype: str
 
 
 class LossForm(StrEnum):
-    """The way in which a loss is reduced over its batch, such as a mean or a sum."""
+    """The way in which a loss is reduced over the batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """The loss is a mean over items, or over elements, and every item has the same number of elements."""
+    """The loss is a mean over the batch items, or over the elements of items of equal size."""
     COUNTED = "counted"
     """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
     OTHER = "other"
-    """The loss has another reduction: a product, a sum divided by an unknown number, or a mean over selected
-    elements.
-    """
+    """The loss is computed in any other way, such as a product or a mean over selected elements."""
     UNSEEN = ""
 
 
@@ -145,7 +139,7 @@ class LossFacts:
 
     place: CodePlace
     is_users: bool
-    """Whether a line of the user's code calls `cross_entropy` directly, not through a module or a library."""
+    """Whether the user's code calls `cross_entropy` itself, not through a module or a library."""
     rows: int
     classes: int
     dtype: str
@@ -157,63 +151,62 @@ class LibraryCall:
     """A call in the user's code that configures a training library, such as `Trainer(...)`."""
 
     function: str
-    """The name of the class that the call creates: "TrainingArguments", "Trainer" or "Accelerator"."""
+    """The class that is created: "TrainingArguments", "Trainer" or "Accelerator"."""
     place: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassFacts:
-    """A forward pass and its backward pass, from the first call of a module in training to the backward pass. A step
-    has one or more.
-    """
+    """A forward pass and its backward pass. A training step has one or more of these pairs."""
 
     forward: CodePlace
-    """The line that runs the forward pass, in the function that calls backward."""
+    """The line that runs the forward pass, in the function that also calls backward."""
     backward: CodePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopFacts:
-    """The training loop."""
+    """Facts about the training loop."""
 
     library: str = ""
-    """The library that runs the training loop: "transformers", "lightning", "accelerate"; "" for the user's code."""
+    """The library that runs the training loop, such as "lightning". Empty if the user's code runs it."""
     library_call: LibraryCall | None = None
-    """The call that configures the training library: `TrainingArguments(...)`, Lightning's `Trainer(...)` or
-    `Accelerator(...)`.
-    """
+    """The call that configures the training library, such as `TrainingArguments(...)`."""
     forward: CodePlace | None = None
     """The innermost line of the user's code that calls the model."""
     forward_in_loop: CodePlace | None = None
-    """The line that runs the forward pass in the function that calls backward; None if that function never calls the
-    model.
+    """The line that runs the forward pass, in the function that also calls backward.
+
+    None if another function runs the forward pass.
     """
     backward: CodePlace | None = None
     passes: list[PassFacts] = field(default_factory=list)
-    """All pairs of lines that run forward and backward in a step; empty if the two lines of a pair are in different
-    functions.
+    """The pairs of forward and backward passes in a step.
+
+    Empty if one function runs the forward pass and another calls backward.
     """
     step: CodePlace | None = None
     zero_grad: CodePlace | None = None
     passes_per_step: int = 1
     """The number of backward passes per optimizer step."""
     autocast: str | None = None
-    """The data type of `torch.autocast` in the forward pass: "bfloat16" or "float16"; None if autocast is off."""
+    """The data type of `torch.autocast` in the forward pass, such as "bfloat16", or None without autocast."""
     has_scaler: bool = False
     clips_gradients: bool = False
     clip: CodePlace | None = None
     """The line that clips gradients."""
     checkpoints: bool = False
-    """Whether the script uses activation checkpointing itself."""
+    """Whether the script already uses activation checkpointing."""
     keeps_zeroed: bool = False
     """Whether the script calls `zero_grad` with `set_to_none=False`."""
     loss: LossForm = LossForm.UNSEEN
-    """The way in which the loss is reduced over the batch, for the loss of the first backward pass."""
+    """The way in which the loss of the first backward pass is reduced over the batch."""
     ignores_targets: bool = False
-    """Whether the loss ignores some targets, as far as the targets or the script's arguments show."""
+    """Whether the loss is known to ignore some targets."""
     share: str = ""
-    """The divisor with which transformers scales the loss of each part of a batch: "counts" (of targets) or "parts"; ""
-    if none.
+    """The divisor of the loss in transformers with gradient accumulation.
+
+    "counts" is the number of targets, "parts" the number of batches per step. Empty if the loss is not divided.
     """
     uses_loader: bool = False
     """Whether the training batches come from a `torch.utils.data.DataLoader`."""
@@ -221,39 +214,37 @@ class LoopFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldVariable:
-    """A variable of the user's code that keeps GPU memory alive after the variable's last use."""
+    """A variable of the user's code that keeps GPU memory alive after its last use."""
 
     name: str
     place: CodePlace
-    """The line that assigns the variable, and its function."""
+    """The line that assigns the variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """The facts about how a run trains."""
+    """All facts about how a script trains."""
 
     model: ModelFacts | None = None
-    """The facts about the trained model. None if no module was called in training mode with gradients."""
+    """Facts about the trained model, or None if no module was called in training mode with gradients."""
     loop: LoopFacts = field(default_factory=LoopFacts)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     batch: list[BatchTensor] = field(default_factory=list)
     items: int | None = None
-    """The number of items per batch; None if the tensors of a batch differ in it."""
+    """The batch size, or None if the tensors of a batch differ in their first dimension."""
     losses: list[LossFacts] = field(default_factory=list)
     compute_capability: tuple[int, int] = (0, 0)
-    """The compute capability of the GPU; (0, 0) if the run did not use a GPU."""
+    """The compute capability of the GPU, or (0, 0) if the run did not use a GPU."""
     step_flops: int = 0
-    """The floating-point operations of one step, from PyTorch's FLOP counter; 0 if they were not counted."""
+    """The floating-point operations of one step, or 0 if they were not counted."""
 
     held: list[HeldVariable] = field(default_factory=list)
-    """The variables that keep memory of the previous step alive when memory use is at its peak."""
+    """The variables that keep memory of the previous step alive at the run's memory peak."""
     held_elsewhere: list[str] = field(default_factory=list)
-    """The attributes and container entries that keep memory of the previous step alive at the peak."""
+    """Attributes and container entries that keep memory of the previous step alive at the run's memory peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return these facts about training, with the floating-point operations that were counted in a separate run of
-        the script.
-        """
+        """Return a copy of the facts with the floating-point operations that another run counted."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -1,6 +1,7 @@
-"""Collect facts about training in the script's process, during the first steps. The hooks store names, lines and
-numbers only. They keep no tensor alive and allocate no GPU memory, so that the run's memory use does not change.
-"""
+"""Collect facts about training in the script's process, during the first steps."""
+
+# The hooks store names, lines and numbers only. They keep no tensor alive and allocate no GPU memory, so the run's
+# memory use does not change.
 
 import functools
 import linecache
@@ -44,34 +45,28 @@ from ullage.training.ownership.storage import addresses, tensors_in
 
 _IMPLEMENTATIONS = ("foreach", "fused")
 _LEAST_SCORES_BYTES = 1 << 20
+# The hooks on the training loop stop collecting facts after this number of steps.
 _STEPS: int = 3
-"""The number of steps after which the hooks on the training loop stop collecting facts."""
 
 
 @dataclass(slots=True)
 class _SeenPass:
-    """A forward pass with its backward pass, as indices into the record of allocations."""
-
     start: int
     backward: int = 0
+    # The key is the index of the block's list, and the block's index in this list.
     spans: dict[tuple[int, int], BlockSpan] = field(default_factory=dict)
-    """The range of each block's forward pass in the record of allocations. The key is the index of the block's list,
-    and the block's index in it.
-    """
     flops: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 class Gatherer:
-    """Collects facts about training during the first steps of a run, after a call of `install`. The method `facts`
-    returns them.
-    """
+    """Collects facts about training during the first steps of a run. Call `install` first, and `facts` at the end."""
 
     def __init__(self, loop: TrainingLoop, journal: Journal) -> None:
         self._loop = loop
         self._journal = journal
         self._steps = 0
+        # If several models are trained, this is the one with the most parameter bytes.
         self._model: ModelFacts | None = None
-        """The facts about the largest model that was trained. The largest model has the most bytes of parameters."""
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._made: dict[int, CodePlace | None] = {}
         self._batch: list[BatchTensor] = []
@@ -80,14 +75,13 @@ class Gatherer:
         self._found = LoopFacts()
         self._passes: list[_SeenPass] = []
         self._since_step = 0
+        # The lines at the first forward pass since the last backward pass, one for each stack frame.
         self._forward_places: list[CodePlace] = []
-        """The lines of the user's code that called the first forward pass since the last backward pass."""
         self._is_partly_elsewhere = False
-        """Whether a function called backward although another function ran the forward pass."""
         self._losses_seen = LossWatch()
 
     def install(self) -> None:
-        """Install the hooks that collect facts about training, right after torch has been imported."""
+        """Install the hooks that collect facts about training. Call this right after torch is imported."""
         loop = self._loop
         loop.gathered = self.facts
         loop.before_first_forward.append(self._first_forward)
@@ -120,7 +114,6 @@ class Gatherer:
         setattr(owner, name, wrapper)
 
     def _note(self, **found: Any) -> None:
-        """Store facts about the training loop."""
         self._found = replace(self._found, **found)
 
     @property
@@ -217,7 +210,6 @@ class Gatherer:
             self._note_pass(place_of(frame), begun)
 
     def _note_pass(self, backward: CodePlace, forward: list[CodePlace]) -> None:
-        """Store the line that calls backward, and the line that runs the forward pass in the same function."""
         here = [each for each in forward if (each.file, each.function) == (backward.file, backward.function)]
         if self._found.backward is None:
             self._note(backward=backward, forward_in_loop=here[0] if here else None)
@@ -285,9 +277,6 @@ class Gatherer:
         self._note(clips_gradients=True)
 
     def _watch_checkpoints(self) -> None:
-        """Install a hook in PyTorch's checkpoint function that records whether the script uses activation
-        checkpointing.
-        """
         module: Any = torch.utils.checkpoint
         self._wrap(module, "_checkpoint_without_reentrant_generator", lambda *_, **__: self._note(checkpoints=True))
         original = module.CheckpointFunction.apply
@@ -329,9 +318,7 @@ class Gatherer:
     # ---- results
 
     def facts(self, entries: Entries) -> TrainingFacts:
-        """Return the collected facts about training. The number of bytes that blocks save comes from the record of
-        allocations.
-        """
+        """Return the collected facts about training."""
         return TrainingFacts(
             model=self._model_facts(entries),
             loop=replace(self._found, ignores_targets=self._losses_seen.ignores_targets),
@@ -367,7 +354,6 @@ class Gatherer:
         return replace(facts, block_lists=lists, scores=self._scores(entries, last))
 
     def _scores(self, entries: Entries, last: _SeenPass) -> CodePlace | None:
-        """Return the line that computes the largest softmax inside the model; None if every softmax is small."""
         if not self._journal.stacks.are_recorded:
             return None
         for index, size in largest_of(entries, last.start, last.backward):
@@ -383,16 +369,13 @@ class Gatherer:
 
 
 def _library_of(kind: type) -> str:
-    """Return the top-level package of a class; "" if the class is defined in the user's code."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None) or ""
     return "" if not file or is_users(file) else kind.__module__.partition(".")[0]
 
 
+# A library that runs the training loop has stack frames between those of the model and of the user's code.
 def _library_between(inner: FrameType | None, outer: FrameType) -> str:
-    """Return the library whose loop calls the model, found in the stack frames between the model and the user's
-    code.
-    """
     while inner is not None:
         name = str(inner.f_globals.get("__name__", ""))
         if name.startswith("transformers.trainer"):

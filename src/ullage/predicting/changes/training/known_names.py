@@ -1,6 +1,4 @@
-"""Find the names by which running functions of the user refer to an object, without running user code or keeping
-references.
-"""
+"""Find the names of the variables and attributes in the user's code that refer to an object."""
 
 import ast
 import linecache
@@ -34,7 +32,7 @@ def place_of(frame: FrameType) -> CodePlace:
 
 
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the stack frames of the user's code, from a given frame outwards."""
+    """Yield the stack frames of the user's code, beginning with `frame` and followed by its callers."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             yield frame
@@ -42,12 +40,12 @@ def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def users_frame() -> FrameType | None:
-    """Return the innermost stack frame of the user's code that is running."""
+    """Return the innermost stack frame that runs the user's code."""
     return next(users_frames(sys._getframe(1)), None)
 
 
 def names_of(frame: FrameType | None, wanted: Any, wrapper: Any = None) -> list[NamedObject]:
-    """Return the expressions by which the user's stack frames refer to an object, the innermost frame first.
+    """Return the expressions in the user's running functions that refer to an object, such as "self.model".
 
     Args:
         frame: the innermost frame to search.
@@ -81,9 +79,7 @@ def _name_in(frame: FrameType, wanted: Any) -> str | None:
 
 
 def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
-    """Return the line that assigned a name before a line that uses the name; None if the assigning line is
-    uncertain.
-    """
+    """Return the line that assigned an expression before another line uses it, or None if uncertain."""
     lines = linecache.getlines(use.file)
     try:
         tree = parse("".join(lines))
@@ -100,9 +96,6 @@ def assigned_at(use: CodePlace, expression: str) -> CodePlace | None:
 
 
 def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
-    """Return the last statement that assigns a name before a line, on every path that leads to the line; None if this
-    is uncertain.
-    """
     found = None
     for level in levels_to(scope, line):
         for index in range(level.index):
@@ -114,9 +107,6 @@ def _last_before(scope: Scope, name: str, line: int) -> BlockPlace | None:
 
 
 def _given_by(statement: ast.stmt) -> set[str]:
-    """Return the names that a statement assigns. A function or class definition assigns the name of the function or
-    class.
-    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return stored_in(statement)
@@ -130,7 +120,6 @@ def _only_global(tree: ast.Module, use: CodePlace, name: str) -> CodePlace | Non
 
 
 def _attribute_assigned(tree: ast.Module, use: CodePlace, attribute: str) -> CodePlace | None:
-    """Return the only line of a class that assigns an attribute of `self`."""
     kind = use.function.rpartition(".")[0]
     found = []
     for function, statement in _methods_statements(tree, kind):

@@ -1,9 +1,7 @@
-"""Determine how a loss is reduced over its batch, from the autograd graph between the loss and the reductions to a
-scalar.
+"""Find out from the autograd graph how a loss is reduced over the batch, such as by a mean or a sum."""
 
-It reads only names of nodes and the numbers they store. If a divisor is on the GPU, it reads only the divisor's
-address. It computes and allocates nothing.
-"""
+# This module reads only names of nodes and the numbers they store. If a divisor is on the GPU, it reads only the
+# address of the divisor. It computes and allocates nothing.
 
 import sys
 from collections.abc import Iterator
@@ -26,29 +24,23 @@ _SUMS: Final = frozenset({"SumBackward0", "SumBackward1"})
 _COUNTED: Final = ("NllLossBackward", "NllLoss2DBackward", "NllLossNdBackward")
 _SELECTS: Final = ("IndexBackward", "MaskedSelectBackward", "TakeBackward")
 _MOST_NODES: Final = 64
+# With a selection of elements below a mean, parts of a batch may differ in size. This many nodes are searched for one.
 _LOOKED_AT: Final = 12
-"""The number of graph nodes below a mean that are searched for a selection of elements. With a selection, parts of a
-batch may differ in size.
-"""
 _MOST_BATCHES: Final = 8
 _MEAN_REDUCTION: Final = 1  # in ATen's enumeration, 0 stands for none and 2 for the sum
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """An autograd node that reduces a term of the loss to a scalar, and the scaling between this node and the loss."""
-
     node: Any
     is_scaled: bool
-    """Whether this term of the loss is multiplied or divided by a constant."""
     is_divided: bool
-    """Whether this term of the loss is divided by an unknown tensor."""
 
 
 def form_of_loss(
     root: Any, *, items: int | None = None, counts: Any = None, has_scaler: bool = False, reads_saved: bool = True
 ) -> LossForm:
-    """Return how a loss is reduced over its batch.
+    """Return how a loss is reduced over the batch.
 
     Args:
         root: the tensor on which backward is called.
@@ -92,12 +84,8 @@ def _form_of(term: _Term, items: int | None, *, reads_saved: bool) -> LossForm:
     return LossForm.OTHER if term.is_scaled else LossForm.SUM
 
 
+# Raises LookupError if the autograd graph has a node of an unknown kind.
 def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool) -> Iterator[_Term]:
-    """Yield the terms that add up to the loss.
-
-    Raises:
-        LookupError: the autograd graph has a node of an unknown kind.
-    """
     waiting, seen = [(node, False, False)], 0
     while waiting:
         current, is_scaled, is_divided = waiting.pop()
@@ -129,7 +117,6 @@ def _terms(node: Any, counts: int | None, *, has_scaler: bool, reads_saved: bool
 
 
 def _selects(node: Any) -> bool:
-    """Return whether the mean of an autograd node is taken over selected elements."""
     for _ in range(_LOOKED_AT):
         node = next((each for each, _ in node.next_functions if each is not None), None)
         if node is None:
@@ -140,13 +127,11 @@ def _selects(node: Any) -> bool:
 
 
 class LossWatch:
-    """Observes how losses are computed: whether the script has hooks on saved tensors, and whether batches have ignored
-    targets.
-    """
+    """Observes how a script computes its loss, and whether its batches contain ignored targets."""
 
     def __init__(self) -> None:
         self.ignores_targets = False
-        """Whether a data loader returned a batch in which some targets are ignored."""
+        """Whether a data loader returned a batch with ignored targets."""
         self._has_hooks = False
         self._batches = 0
 
@@ -167,8 +152,9 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return how a loss is reduced, and the kind of divisor with which transformers scales the loss of each part of
-        a batch.
+        """Return how a loss is reduced over the batch, and by what transformers divides the loss.
+
+        The divisor is "counts" (targets), "parts" (batches per step) or an empty text.
         """
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:
@@ -180,13 +166,12 @@ class LossWatch:
 
 
 def _has_ignored(batch: Any) -> bool:
-    """Return whether a batch in host memory has a target that cross entropy ignores."""
     tensors = [each for each in tensors_of(batch) if each.device.type == "cpu" and each.dtype is torch.int64]
     return any(bool((each == IGNORED).any()) for each in tensors)
 
 
+# Returns the number of targets by which transformers divides the loss, and "counts", "parts" or an empty text.
 def _share_of_trainer(frame: FrameType | None) -> tuple[Any, str]:
-    """Return the number of targets by which transformers divides the loss, as a tensor, and the kind of divisor."""
     while frame is not None:
         if frame.f_code.co_name == "training_step" and frame.f_globals.get("__name__") == "transformers.trainer":
             trainer, counts = frame.f_locals.get("self"), frame.f_locals.get("num_items_in_batch")

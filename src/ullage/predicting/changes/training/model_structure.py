@@ -1,6 +1,4 @@
-"""Find the model inside its wrappers, and the repeated blocks of the model: adjacent modules of one class in one
-list.
-"""
+"""Find the model inside its wrappers, and its repeated blocks, such as the layers of a transformer."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -15,14 +13,14 @@ _LEAST_BLOCKS = 2
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A list of repeated blocks, and the path of this list inside the model."""
+    """A list of repeated blocks, and the path of this list in the model, such as "transformer.h"."""
 
     path: str
     modules: list[nn.Module]
 
 
 def unwrapped(module: nn.Module) -> tuple[nn.Module, str, bool]:
-    """Return the model inside its wrappers, the class name of the outermost wrapper, and whether the model is
+    """Return the model without its wrappers, the class name of the outermost wrapper, and whether the model is
     compiled.
     """
     wrapper, is_compiled = "", False
@@ -50,28 +48,25 @@ def has_compiled_part(model: nn.Module) -> bool:
 
 
 def _is_a(module: nn.Module, name: str) -> bool:
-    """Return whether a module is an instance of a named class, without importing that class."""
     return any(kind.__name__ == name for kind in type(module).__mro__)
 
 
 def transformers_in(model: nn.Module) -> tuple[str | None, Any]:
-    """Return the path of the outermost transformers model, and the model itself; None and None if no transformers model
-    exists.
-    """
+    """Return the outermost transformers model and its path, or None for both if the model contains none."""
     found = ((path, module) for path, module in model.named_modules() if _is_a(module, "PreTrainedModel"))
     return next(found, (None, None))
 
 
 def has_switch(block: nn.Module) -> bool:
-    """Return whether a block of transformers can turn checkpointing on for itself alone."""
+    """Return whether transformers can turn on activation checkpointing for this block alone."""
     return _is_a(block, "GradientCheckpointingLayer")
 
 
 def blocks_of(model: nn.Module) -> list[Blocks]:
-    """Return the repeated blocks of a model that have gradients, in the order in which they are registered.
+    """Return the model's lists of repeated blocks that are trained, in the order of registration.
 
-    A list of stages that contain lists of blocks is replaced by those inner lists. Repetition inside a block (experts,
-    heads) does not count.
+    If the items of a list contain lists of blocks themselves, the inner lists are returned. Repetition inside a block,
+    such as experts or heads, does not count.
     """
     return list(_below(model, ""))
 
@@ -87,14 +82,12 @@ def _below(module: nn.Module, path: str) -> Iterator[Blocks]:
 
 
 def _lists_in(stage: nn.Module, path: str) -> Iterator[Blocks]:
-    """Yield the lists of repeated blocks among the direct children of a module."""
     for name, child in _children(stage):
         if isinstance(child, nn.ModuleList | nn.Sequential) and _repeat(_children(child)):
             yield Blocks(_joined(path, name), [block for _, block in _children(child)])
 
 
 def _repeat(children: list[tuple[str, nn.Module]]) -> bool:
-    """Return whether modules are repeated blocks: trained modules of one class that contain several layers each."""
     if len(children) < _LEAST_BLOCKS or len({type(child) for _, child in children}) > 1:
         return False
     first = children[0][1]
@@ -125,6 +118,6 @@ def dtypes_of(module: nn.Module) -> list[str]:
 
 
 def batch_norms_of(model: nn.Module) -> int:
-    """Return the number of modules in a model that normalise by statistics of the whole batch."""
+    """Return the number of modules that normalise with statistics of the whole batch, such as BatchNorm."""
     norm = nn.modules.batchnorm._BatchNorm
     return sum(isinstance(module, norm) and module.training for module in model.modules())

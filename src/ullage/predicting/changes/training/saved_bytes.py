@@ -1,4 +1,4 @@
-"""Read from the record of allocations how much memory a part of a forward pass saves for the backward pass."""
+"""Compute how much memory a part of the forward pass saves for the backward pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from ullage.gpu.tracing.journal import Entries, EntryKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSpan:
-    """A part of a forward pass: the allocations between two indices of the record of allocations."""
+    """A part of a forward pass, as a range of indices in the list of recorded allocations."""
 
     start: int
     end: int
     outputs: tuple[int, ...] = ()
-    """The addresses of the outputs of this part of the forward pass, which code outside the part needs."""
+    """The addresses of the output tensors of this part of the forward pass."""
 
 
 def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[int]:
-    """Return for each span the bytes that were allocated in it and are alive at a given time, without its outputs.
+    """Return the bytes that each part of the forward pass saves for the backward pass, without its outputs.
 
     Args:
         entries: the entries of the journal.
@@ -31,8 +31,9 @@ def left_by(entries: Entries, spans: Sequence[BlockSpan], moment: int) -> list[i
     ]
 
 
+# Each tuple has the index, address and bytes of an allocation that is made at index `first` or later and alive at index
+# `moment`.
 def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, int]]:
-    """Return the index, address and bytes of allocations that are made from an index on and alive at a later index."""
     part = entries[first:moment]
     kinds, addresses, sizes = part["kind"].tolist(), part["address"].tolist(), part["size"].tolist()
     devices = part["device"].tolist()
@@ -47,8 +48,6 @@ def _alive(entries: Entries, first: int, moment: int) -> list[tuple[int, int, in
 
 
 def largest_of(entries: Entries, first: int, moment: int) -> list[tuple[int, int]]:
-    """Return the index and bytes of allocations that are made from an index on and alive at a later index, the largest
-    first.
-    """
+    """Return the allocations after `first` that are still alive at `moment`, as index and bytes, the largest first."""
     found = [(index, size) for index, _, size in _alive(entries, first, moment)]
     return sorted(found, key=lambda each: -each[1])

@@ -1,9 +1,8 @@
-"""Callbacks for the events of a training loop, for changes that run in the script's process after torch is imported.
+"""Call registered functions at the events of a training loop, such as the first forward pass."""
 
-A change registers a function for an event. The outermost call of a module in training mode with gradients begins a
-forward pass; the call of `backward` ends it. The hooks are plain wrappers around torch's functions, so that the
-script's calls and allocations stay the same.
-"""
+# A change registers a function for an event. The outermost call of a module in training mode with gradients begins a
+# forward pass; the call of `backward` ends it. The hooks are plain wrappers around torch's functions, so that the
+# script's calls and allocations stay the same.
 
 import functools
 import threading
@@ -26,60 +25,51 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""A function that is called with a module, and with the stack frame of the user's code that calls the module."""
+"""A function that takes a module, and the stack frame in the user's code that calls it."""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
-"""A function that is called with the optimizer and a function that performs its step; it returns the result of the
-step.
-"""
+"""A function that takes an optimizer and its `step` method, runs the step, and returns the result."""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
 class TrainingLoop:
-    """Calls the functions that changes have registered for a training loop. `install` wraps torch's functions; call it
-    once per process.
-    """
+    """Calls registered functions at the events of a training loop. Call `install` once per process."""
 
     def __init__(self) -> None:
         self.effects: Counter[str] = Counter()
-        """The number of times that each change had an effect. The key is `key=setting`; a missing key means 0."""
+        """Maps each change, as `key=setting`, to the number of times that it had an effect."""
         self.refusals: dict[str, str] = {}
-        """The reasons why changes were not applied, by the `key=setting` of each change."""
+        """Maps each change that was not applied, as `key=setting`, to the reason."""
         self.gathered: Callable[[Entries], TrainingFacts] | None = None
-        """A function that returns the facts about training from the record of allocations; None if the facts are not
-        collected.
-        """
+        """A function that returns facts about training, or None if no facts are collected."""
         self.flops_now: Callable[[], int] | None = None
-        """A function that returns the floating-point operations of the run so far; None if they are not counted."""
+        """A function that returns the floating-point operations of the run so far, or None if they are not counted."""
         self.step_flops = 0
-        """The number of floating-point operations of a step, if ullage counts them."""
+        """The floating-point operations of a step, or 0 if they are not counted."""
         self.before_first_forward: list[BeforeForward] = []
-        """Functions that are called before the first forward pass of each trained module, and that may change the
+        """Functions that are called before the first forward pass of each trained module. They may change the
         module.
         """
         self.before_forward: list[BeforeForward] = []
         self.before_backward: list[Callable[[], None]] = []
-        """Functions that are called before the outermost backward pass, whether the script or a library starts it."""
+        """Functions that are called before each backward pass, except nested ones."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Functions that may replace the tensors on which `torch.autograd.backward` is called, when it is called."""
+        """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
         self.roots: Any = None
-        """The tensor on which the script calls backward, set during `before_backward`; None if the tensor is
-        unknown.
-        """
+        """The tensor on which the script calls backward, or None if unknown."""
         self.after_backward: list[Callable[[], None]] = []
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
-        """Functions that are called around an optimizer's step, if they are registered before the first optimizer is
-        created.
-        """
+        """Functions that run an optimizer's step. Register them before the script creates its first optimizer."""
         self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Functions that return a context manager around a module's call in a forward pass, by the module's `id`. The
-        context manager yields a function that is called with the module's output.
+        """Maps the `id` of a module to a context manager that surrounds the module's call.
+
+        The context manager yields a function that is called with the module's output.
         """
         self.arguments: tuple[Any, ...] = ()
-        """The arguments of the module's call, set during `before_first_forward` and `before_forward`."""
+        """The arguments with which the script calls the module."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
         self.is_forward = False
-        """Whether a forward pass in training mode is running now."""
+        """Whether a forward pass in training mode is running."""
         self._is_backward = False
         self._stepping: set[int] = set()
         self._main_thread = threading.get_ident()
@@ -90,7 +80,7 @@ class TrainingLoop:
         return torch
 
     def install(self) -> None:
-        """Wrap the functions of torch that call modules, run the backward pass and create optimizers."""
+        """Wrap the torch functions that call modules, run the backward pass and create optimizers."""
         self._wrap_calls()
         for owner in (torch.autograd, torch.autograd.graph):
             wrap(owner, "_engine_run_backward", self._around_engine)
@@ -130,10 +120,8 @@ class TrainingLoop:
 
         nn.Module.__call__ = call  # type: ignore[method-assign]
 
+    # A loss does not begin a forward pass: the module must have parameters.
     def _is_training(self, module: nn.Module) -> bool:
-        """Return whether a module's call begins a forward pass in training. The call of a module without parameters,
-        such as a loss, does not.
-        """
         return (
             module.training
             and torch.is_grad_enabled()
@@ -152,9 +140,6 @@ class TrainingLoop:
             call(module, frame)
 
     def _around_backward(self, original: Callable[..., Any], tensors: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a backward pass that the script starts; registered functions are called before PyTorch creates the
-        initial gradient.
-        """
 
         def run() -> Any:
             roots = tensors
@@ -193,10 +178,8 @@ class TrainingLoop:
             for call in () if is_part_of_forward else self.after_backward:
                 call()
 
+    # Learning rate schedulers wrap `step` on the optimizer object, so this wraps it on the class.
     def _wrap_step(self, kind: type[Optimizer]) -> None:
-        """Wrap the `step` method of an optimizer class. Learning rate schedulers wrap the `step` method of an optimizer
-        object.
-        """
         if not hasattr(kind.step, "ullage_is_around"):
             wrap(kind, "step", self._around_step)
             setattr(kind.step, "ullage_is_around", True)  # noqa: B010  a mark of ours on a function

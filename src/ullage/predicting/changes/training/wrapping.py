@@ -1,8 +1,4 @@
-"""Wrappers around functions and classes of libraries, and around the calls that configure a training library.
-
-These calls are `TrainingArguments(...)` of transformers, Lightning's `Trainer(...)` and accelerate's
-`Accelerator(...)`. They are observed, and may get an additional argument.
-"""
+"""Replace functions of torch and of training libraries by wrappers that observe their calls."""
 
 import functools
 import sys
@@ -13,9 +9,7 @@ from ullage.gpu.tracing.source import is_users
 from ullage.gpu.tracing.torch_import import ImportWatch
 
 WhenCalled = Callable[[Any, dict[str, Any]], None]
-"""A function that is called with the object that is being created and with its keyword arguments, which the function
-may change.
-"""
+"""A function that takes an object and its constructor's keyword arguments, and may change these arguments."""
 TRAINERS: Final = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 PLACES: Final = {
     "transformers": (("transformers.training_args",), "TrainingArguments", "__post_init__"),
@@ -36,7 +30,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
 
 
 def when_imported(module: str, act: Callable[[Any], None]) -> None:
-    """Call a function with a module now, or as soon as the module is imported."""
+    """Call a function with a module as soon as the module is imported. If it is already imported, call it now."""
     if module in sys.modules:
         act(sys.modules[module])
     else:
@@ -44,9 +38,9 @@ def when_imported(module: str, act: Callable[[Any], None]) -> None:
 
 
 def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = True) -> None:
-    """Call a function right before an object of a library is created, by the user's code only or by any code.
+    """Call a function right before an object of a library's configuration class is created.
 
-    A `TrainingArguments` object has its arguments as attributes at this time, and they can still be changed.
+    By default, objects that the library creates for itself do not count.
     """
     modules, name, method = PLACES[library]
 
@@ -59,11 +53,9 @@ def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = Tru
         when_imported(module, lambda there: wrap(getattr(there, name), method, made))
 
 
+# Between the user's line and the constructor, there may be stack frames of the library's decorators and of `__init__`
+# of derived classes.
 def _is_called_by_user() -> bool:
-    """Return whether the user's code creates the object, rather than the library for its internal use. Between the line
-    of the user's code and the constructor there may be stack frames of the library's decorators and of `__init__` of
-    derived classes.
-    """
     frame = sys._getframe(3)
     for _ in range(8):
         if is_users(frame.f_code.co_filename):

@@ -1,1 +1,1 @@
-"""The search for GPU memory that a script could avoid at its memory peak. The option `Request.diagnose` requests it."""
+"""Find GPU memory that a script uses at its memory peak although it could avoid it."""

@@ -1,4 +1,4 @@
-"""Find the source line that assigns a variable or puts a value into a container, by parsing the user's source files."""
+"""Find the source line that assigns a variable or adds a value to a container."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -19,27 +19,25 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One statement of the user's code that assigns a variable, or that puts a value into the variable's container."""
+    """A statement of the user's code that assigns a variable or adds a value to a container."""
 
     file: str
     first: int
-    """The number of the source line at which the statement begins."""
+    """The line number at which the statement begins."""
     last: int
     name: str
     function: str
-    """The name of the function that has the local variable; empty for a global variable."""
+    """The name of the function that contains the local variable. It is empty for a global variable."""
     adds: bool
-    """Whether the statement puts a value into the container that the variable refers to, such as
-    `losses.append(loss)`.
-    """
+    """Whether the statement adds a value to a container, as `losses.append(loss)` does."""
     is_none: bool
-    """Whether the statement assigns None to the variable, which then holds no memory."""
+    """Whether the statement assigns None to the variable."""
 
 
 def assignment_of(
     names: Sequence[str], *, stack: Sequence[Line], file: str, function: str, into: bool
 ) -> Assignment | None:
-    """Return the statement that assigns one of the given variables; None if there is none.
+    """Return a statement that assigns one of the given variables, or None.
 
     Args:
         names: names of attributes or variables; the first name with a statement is used.
@@ -94,9 +92,6 @@ def _in(node: ast.AST, function: str, file: str) -> Iterator[Assignment]:
 
 
 def _lines(node: ast.AST, target: ast.AST) -> tuple[int, int]:
-    """Return the first and the last line number of a statement. For a loop or a `with` statement, return only the lines
-    of its header.
-    """
     of = target if isinstance(node, ast.For | ast.AsyncFor | ast.withitem | ast.comprehension) else node
     first: int = getattr(of, "lineno", 0)
     return first, getattr(of, "end_lineno", None) or first

@@ -1,6 +1,4 @@
-"""The part of the search for avoidable memory that runs in the script's process. It observes operators during the run,
-and evaluates the observations after the run.
-"""
+"""Observe the operators of a run, and find the memory that the script could avoid."""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AvoidableSearch:
-    """The search for avoidable memory. It observes a run from the call of `begin` to the call of `end`."""
+    """A search for avoidable memory. It observes operators between the calls of `begin` and `end`."""
 
     def __init__(self, journal: Journal, observer: "Observer", values: Values) -> None:
         self._journal = journal
@@ -43,26 +41,18 @@ class AvoidableSearch:
         self._values = values
         self._uses = UseLog(journal.length)
         self._holders = HolderWatch(journal, observer)
+        # False if the run replayed a CUDA graph, because a replay hides its operators.
         self._is_whole = False
-        """Whether ullage observed every operator of the run; False if a CUDA graph was replayed, because a replay hides
-        its operators.
-        """
         self._copies: list[WeightCopy] = []
         self._vocabularies: set[int] = set()
 
     def begin(self) -> None:
-        """Start to observe the script's operators, and to record before each forward pass which variables hold memory.
-        Call this before CUDA is initialised.
-        """
+        """Start to observe operators. Call this method before CUDA is initialised."""
         self._values.listen(self._uses.hear, self._uses.note)
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Record what ullage can only read while the script's objects still exist: copies of weights, and vocabulary
-        sizes.
-
-        This method also records whether ullage observed every operator.
-        """
+        """Record copies of weights and vocabulary sizes while the script's objects still exist."""
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
         self._copies = weight_copies(self._observer.trained_parameters())
         embeddings = [one for one in gc.get_objects() if is_of(one, (nn.Embedding,))]
@@ -78,7 +68,7 @@ class AvoidableSearch:
         torch_version: str,
         emulation: Emulation,
     ) -> list[Avoidable]:
-        """Return the avoidable memory, the largest first.
+        """Return the avoidable memory, largest first.
 
         Args:
             memory: the memory of the device that reserved most.
@@ -117,9 +107,6 @@ class AvoidableSearch:
         return sorted([*rows, *fragmentation(moment, gains, levels)], key=lambda row: -row.peak_bytes)
 
     def _by_use(self, moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-        """Return the avoidable memory that ullage finds from the times at which operators used each memory block. If
-        ullage did not observe every operator, return only the part that does not need all of these times.
-        """
         observer, memory = self._observer, moment.memory
         lives = memory.lives
         passes = TrainingPasses.of(observer.moments, observer.step_ends if observer.has_optimizer else ())

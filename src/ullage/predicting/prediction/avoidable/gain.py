@@ -1,9 +1,7 @@
-"""Compute the peaks that a run would have if blocks were freed earlier or not allocated, by replaying its allocations.
+"""Compute the memory peaks of a run that frees some blocks earlier or does not allocate them.
 
-A block is larger than the request if the allocator did not split a free block, so that even the sum of allocated bytes
-depends on which blocks are free. For this reason the run's own allocations are replayed with some frees moved. If a
-replay without changes does not reproduce the run, the allocated bytes are summed from the journal instead, and the
-reserved bytes are not computed.
+The computation replays the recorded allocations with some frees moved. If a replay without changes does not reproduce
+the run, only allocated bytes are computed, from the recorded sizes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,32 +18,18 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksWithout:
-    """The memory peaks that the run would have if it freed some blocks at other times; None for a peak that cannot be
-    computed.
-    """
+    """The memory peaks of a run without some memory blocks. A peak is None if it cannot be computed."""
 
     allocated_bytes: int
     reserved_bytes: int | None
 
 
 class Gains:
-    """A calculator of the memory peaks that a run would have if it freed some blocks earlier, or did not allocate
-    them.
-    """
+    """Compute the memory peaks of a run that frees some blocks earlier or does not allocate them."""
 
     def __init__(
         self, lives: Lives, levels: Levels, device: int, rebuilt: Rebuilt | None, *, placement: str, ran_out: bool
     ) -> None:
-        """Set up the calculation for a finished run.
-
-        Args:
-            lives: the times of allocation and free of all blocks.
-            levels: the allocated and reserved bytes of the device over time.
-            device: the device's number.
-            rebuilt: the device's allocations and frees as a program to replay; None if the history is incomplete.
-            placement: the driver whose placement of segments decides on addresses.
-            ran_out: whether memory ran out, in which case a replay would continue beyond the end of the run.
-        """
         self._lives = lives
         self._levels = levels
         self._placement = placement
@@ -59,19 +43,17 @@ class Gains:
             self._rebuilt = rebuilt
 
     def with_ends(self, ends: Mapping[int, int]) -> PeaksWithout:
-        """Return the memory peaks that the run would have if it freed blocks at other times. The mapping `ends` gives
-        the journal entry after which each block is freed.
+        """Return the memory peaks if blocks were freed at other times. `ends` maps each block to the allocator event
+        after which it is freed.
         """
         return self._peaks(ends, ())
 
     def without(self, blocks: Iterable[int]) -> PeaksWithout:
-        """Return the memory peaks that the run would have if it did not allocate the given blocks."""
+        """Return the memory peaks if the given blocks were not allocated."""
         return self._peaks({}, tuple(blocks))
 
     def reserved_with_expandable_segments(self) -> int | None:
-        """Return the peak of reserved bytes that the run would have with expandable segments; None if it cannot be
-        computed.
-        """
+        """Return the peak of reserved bytes with expandable segments, or None if it cannot be computed."""
         if self._rebuilt is None:
             return None
         settings = replace(self._rebuilt.settings, expandable_segments=True)

@@ -1,8 +1,7 @@
-"""Find held-over blocks: allocated in an earlier pass, not used by any operation since, and still alive at the peak.
+"""Find memory blocks of earlier training passes that no operator uses any more but that are alive at the memory peak.
 
-A block is held over from the end of the pass that used it last. All uses of a freed block are observed, so that it is
-certain that nothing else uses it. A block that is alive until the end of the run could still be used later. It counts
-only if every pass keeps one more block of the same kind, and none of these blocks is used in a later pass.
+A block that lives until the end of the run could still be used later. It counts only if every pass keeps one more block
+of the same kind and no later pass uses them.
 """
 
 import re
@@ -28,21 +27,14 @@ from ullage.training.ownership.holding import HolderKind
 if TYPE_CHECKING:
     from ullage.gpu.tracing.source import Line
 
+# Blocks with these roles normally stay alive after a training step.
 _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.BUFFERS, Role.WORKSPACES))
-"""The roles of memory blocks that normally stay alive after a training step, such as parameters."""
+# Memory that only such objects hold is lost to the script.
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
-"""The kinds of objects that hold memory without a variable of the script, such as unreachable objects. The script
-cannot use memory later that only such objects hold.
-"""
 _PASSES_NEEDED: Final = 2
-"""The number of training passes that must each keep one more memory block of the same kind, before ullage reports
-blocks that live until the end of the run.
-"""
 _ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]*\])*$")
+# The path of a container, without the index of an element.
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
-"""A regular expression that cuts an object path such as `losses[3]` at the container's element. All elements of a
-container then share one row of the report.
-"""
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]*\]$")
 _TYPE: Final = re.compile(r" -> \w+(?=\[|\.(?!py:))")
 _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
@@ -50,16 +42,16 @@ _GRAPH: Final = re.compile(r" -> grad_fn graph.*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOverBlock:
-    """A memory block that stays alive after the last operator that uses it."""
+    """A memory block that stays alive after its last use."""
 
     number: int
-    """The number of the block in `Lives`."""
+    """The index of the memory block among all blocks of the run."""
     since: int
-    """The index in the journal of allocations of the entry after which the script could have freed the block."""
+    """The index of the allocator event after which the script could have freed the block."""
     of_pass: int
-    """The number of the training pass whose operators used the block last."""
+    """The last training pass in which an operator used the block."""
     is_let_go: bool
-    """Whether the script freed the block during the run. If so, ullage has observed all uses of the block."""
+    """Whether the script freed the block during the run."""
     holder: BlockHolder
 
 
@@ -73,7 +65,7 @@ def held_over(
     device: int,
     end: int,
 ) -> list[HeldOverBlock]:
-    """Return the memory blocks that stay alive after the last operator that uses them.
+    """Return the memory blocks that stay alive after their last use.
 
     Args:
         lives: the times of allocation and free of all blocks.
@@ -82,8 +74,7 @@ def held_over(
         passes: the training passes of the run.
         seen: the holders that ullage recorded before the passes.
         device: the number of the device whose blocks are searched.
-        end: the journal index at which the run ended or finally ran out of memory; later frees are part of the
-            shutdown.
+        end: the number of allocator events when the run ended or ran out of memory. Later frees do not count.
     """
     holders: defaultdict[int, list[SeenHolder]] = defaultdict(list)
     for one in seen:
@@ -118,11 +109,6 @@ def held_over(
 def _candidates(
     lives: Lives, roles: Sequence[Role], made_in: np.ndarray, passes: TrainingPasses, device: int
 ) -> np.ndarray:
-    """Return the blocks that the script allocated in training passes. Leave out the optimizer's temporaries and blocks
-    that must stay alive, such as parameters.
-
-    The first batch counts too, although the script allocates it before the first pass.
-    """
     is_input = np.array([role is Role.INPUTS for role in roles], np.bool_)
     is_made = (
         ((made_in >= 1) | is_input) & (lives.entries["device"] == device) & (lives.entries["phase"] != Phase.OPTIMIZER)
@@ -132,12 +118,9 @@ def _candidates(
     return np.array([number for number in numbers.tolist() if roles[number] not in _STAYS], np.int64)
 
 
+# A block that lives until the end stays in the result if every pass leaves such a block, or if the script cannot use it
+# later.
 def _without_chance(found: Sequence[HeldOverBlock], lives: Lives) -> list[HeldOverBlock]:
-    """Return the blocks without those that live until the end of the run and that the script may still use later.
-
-    A block that lives until the end stays in the result if every pass leaves such a block, or if the script cannot use
-    the block later. The latter are blocks of unreachable objects, and of variables of a function that raised an error.
-    """
     kept: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     for block in found:
         kept[_likeness(block, lives)].add(block.of_pass)
@@ -157,9 +140,7 @@ def _likeness(block: HeldOverBlock, lives: Lives) -> tuple[int, str]:
 
 
 def rows_of_held_over(held: Sequence[HeldOverBlock], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the report's rows about blocks that are alive at the memory peak although no operator uses them any more.
-    Each holder of such blocks has one row; the largest row is first.
-    """
+    """Return one report row for each variable that holds unused memory at the memory peak, largest first."""
     groups: defaultdict[tuple[str, str, str], list[HeldOverBlock]] = defaultdict(list)
     for block in held:
         holder = block.holder
@@ -201,7 +182,6 @@ def _also(holder: BlockHolder) -> str:
 
 
 def _in_python(path: str) -> str:
-    """Return the path of an object in Python's notation, as far as possible, such as `self.last` or `losses[*]`."""
     return _TYPE.sub("", path)
 
 

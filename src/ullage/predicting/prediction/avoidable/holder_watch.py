@@ -1,7 +1,6 @@
-"""Record at the beginning of each training pass which variables hold memory of earlier passes, while these variables
-still exist.
+"""Record before each training pass which variables hold memory of earlier passes.
 
-The record consists of text. One Python object per block would change when Python collects garbage.
+The record is text, because additional Python objects would change when Python collects garbage.
 """
 
 import json
@@ -19,17 +18,13 @@ from ullage.training.ownership.holding import HolderKind
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
+# In later passes the same variables hold memory.
 _MOST_LOOKS: Final = 12
-"""The maximum number of training passes before which ullage records which variables hold memory. In later passes the
-same variables hold memory.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenHolder:
-    """The variable or object that holds a memory block at one point in time. The time is an index of the journal of
-    allocations.
-    """
+    """The variable or object that holds a memory block at the time of an allocator event."""
 
     index: int
     address: int
@@ -37,7 +32,7 @@ class SeenHolder:
 
 
 class HolderWatch:
-    """A recorder of the variables that hold each memory block. Call `look` before each forward pass."""
+    """Record which variables hold each memory block. Call `look` before each forward pass."""
 
     def __init__(self, journal: Journal, observer: "Observer") -> None:
         self._journal = journal
@@ -63,16 +58,13 @@ class HolderWatch:
             self._lines.append(json.dumps([index, address, asdict(holder)]))
 
     def seen(self) -> Iterator[SeenHolder]:
-        """Yield the recorded holders."""
+        """Yield the recorded variables and objects that hold memory blocks."""
         for line in self._lines:
             index, address, fields = json.loads(line)
             fields |= {"kind": HolderKind(fields["kind"]), "others": tuple(fields["others"])}
             yield SeenHolder(index=index, address=address, holder=BlockHolder(**fields))
 
     def _left_alive(self, entries: Entries, limit: int) -> dict[int, int]:
-        """Return the addresses and sizes of the blocks that earlier training passes allocated. Leave out blocks that
-        normally stay alive, such as parameters.
-        """
         starts = self._observer.moments.forward_starts
         if not starts:
             return {}
@@ -88,10 +80,8 @@ class HolderWatch:
         return dict(zip(addresses[is_left].tolist(), sizes[is_left].tolist(), strict=True))
 
 
+# Marks that are older than the block do not count, because the allocator reuses addresses.
 def _are_marked(entries: Entries, addresses: np.ndarray, born: np.ndarray) -> np.ndarray:
-    """Return for each memory block whether the journal marks its address as a library's workspace. Marks from before
-    the block's allocation do not count, because the allocator reuses addresses.
-    """
     marks = np.flatnonzero(entries["kind"] == EntryKind.WORKSPACE)
     latest = dict(zip(entries["address"][marks].tolist(), marks.tolist(), strict=True))
     return np.array([latest.get(address, -1) for address in addresses.tolist()], np.int64) > born

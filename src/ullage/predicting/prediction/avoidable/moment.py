@@ -1,4 +1,4 @@
-"""The point in time at which a run has the most memory allocated, and facts about the blocks that are alive then."""
+"""The time of a run's memory peak, and the blocks that are alive at that time."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -17,25 +17,23 @@ from ullage.predicting.prediction.data.avoidable_memory import Avoidable, Avoida
 from ullage.predicting.prediction.measurement.trace import Memory
 
 LEAST_SHARE: Final = 0.01
-"""The smallest fraction of the memory peak for which the report of avoidable memory has a row."""
+"""The smallest fraction of the memory peak that the report of avoidable memory shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMoment:
-    """The point in time at which allocated memory reaches its peak."""
+    """The time at which allocated memory reaches its peak, and the blocks that are alive then."""
 
     memory: Memory
     stacks: JournalStacks
     index: int
-    """The index of the entry in the journal of allocations at which allocated memory reached its peak."""
+    """The index of the allocator event at the peak of allocated memory."""
     allocated_bytes: int
     reserved_bytes: int
-    """The peak of reserved memory over the whole run, in bytes."""
+    """The run's peak of reserved memory, in bytes."""
     step_ends: Sequence[int]
     named: set[int] = field(default_factory=set)
-    """The numbers of the memory blocks that a row of the report already counts, so that no second row counts them
-    again.
-    """
+    """The indices of the memory blocks that already belong to a report row."""
 
     def has(self, block: int) -> bool:
         """Return whether a memory block is alive at the memory peak."""
@@ -43,16 +41,14 @@ class PeakMoment:
         return bool(lives.born[block] <= self.index < lives.died[block])
 
     def unnamed(self, *, role: Role | None = None) -> list[int]:
-        """Return the device's memory blocks that are alive at the peak and that no row of the report counts yet. If a
-        role is given, return only blocks with that role.
-        """
+        """Return the blocks that are alive at the memory peak and belong to no report row yet."""
         lives, roles = self.memory.lives, self.memory.roles
         is_alive = (lives.born <= self.index) & (lives.died > self.index)
         alive = np.flatnonzero(is_alive & (lives.entries["device"] == self.memory.device)).tolist()
         return [block for block in alive if block not in self.named and (role is None or roles[block] is role)]
 
     def size_of(self, blocks: Sequence[int]) -> int:
-        """Return the total size of the given memory blocks in bytes, after the allocator's rounding."""
+        """Return the total size of memory blocks in bytes, as rounded up by the allocator."""
         return int(self.memory.lives.entries["size"][list(blocks)].sum()) if blocks else 0
 
     def row(
@@ -67,7 +63,7 @@ class PeakMoment:
         hold: Assignment | None = None,
         module: str | None = None,
     ) -> Avoidable:
-        """Return the `Avoidable` row for blocks that are alive at the peak, and record that these blocks have a row.
+        """Return a report row for blocks that are alive at the memory peak.
 
         The source line of the row is the line that allocated most of their bytes.
 
@@ -106,15 +102,15 @@ class PeakMoment:
         )
 
     def is_worth(self, size_bytes: int) -> bool:
-        """Return whether a number of bytes is large enough for a row in the report of avoidable memory."""
+        """Return whether a number of bytes is large enough for a report row."""
         return size_bytes >= max(1, LEAST_SHARE * self.allocated_bytes)
 
     def line_of(self, block: int) -> Line | None:
-        """Return the line of the user's code that allocated a memory block; None if no such line is known."""
+        """Return the user's source line that allocated a memory block, or None if it is unknown."""
         return self.memory.line_of(int(self.memory.lives.born[block]))
 
     def stack_of(self, block: int) -> list[Line]:
-        """Return the call stack of a memory block's allocation, innermost frame first; empty if call stacks are not
+        """Return the call stack of an allocation, innermost frame first. It is empty if call stacks are not
         recorded.
         """
         if not self.stacks.are_recorded:
@@ -126,7 +122,5 @@ class PeakMoment:
         return self.memory.module_names[int(self.memory.lives.entries["module"][block])]
 
     def step_of(self, index: int) -> int:
-        """Return the number of the training step that contains an index of the journal of allocations. An index after
-        the end of a step belongs to the next step.
-        """
+        """Return the training step in which an allocator event happened."""
         return bisect_left(self.step_ends, index) + 1

@@ -1,6 +1,4 @@
-"""Find memory that a script could avoid in the allocator: libraries' workspaces, and memory that is reserved but not
-allocated.
-"""
+"""Find avoidable memory in library workspaces and in unused reserved memory."""
 
 import numpy as np
 
@@ -12,9 +10,7 @@ from ullage.predicting.prediction.measurement.trace import Levels
 
 
 def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the `Avoidable` rows about the workspaces of libraries such as cuBLAS; empty if the workspaces are
-    small.
-    """
+    """Return the report rows about large workspaces of libraries such as cuBLAS."""
     blocks = moment.unnamed(role=Role.WORKSPACES)
     if not moment.is_worth(moment.size_of(blocks)):
         return []
@@ -32,7 +28,7 @@ def workspaces(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 
 
 def fragmentation(moment: PeakMoment, gains: Gains, levels: Levels) -> list[Avoidable]:
-    """Return the `Avoidable` row for memory that is reserved but not allocated at the peak of reserved memory."""
+    """Return the report row about memory that is reserved but not allocated at the peak of reserved memory."""
     at = int(np.argmax(levels.reserved))
     reserved = int(levels.reserved[at])
     # If the peak of reserved memory lasts, the time with the most allocated bytes counts: the rest is never needed at

@@ -1,6 +1,4 @@
-"""Find memory that a script could avoid in a model's forward and backward passes: logits, attention scores, and saved
-activations.
-"""
+"""Find avoidable logits, attention scores and saved activations of a model."""
 
 import re
 from collections import defaultdict
@@ -17,8 +15,8 @@ from ullage.predicting.prediction.avoidable.uses import UseTable
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _LEAST_VOCABULARY: Final = 1000
+# The smallest fraction of the memory peak for which logits get a row in the report.
 _VOCABULARY_SHARE: Final = 1 / 8
-"""The smallest fraction of the memory peak that logits must take for the report to have a row about logits."""
 _FP32_BYTES: Final = 4
 _PRODUCTS: Final = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX: Final = ("aten::_softmax", "aten::_softmax_backward_data", "aten::_masked_softmax")
@@ -30,7 +28,7 @@ _MOST_MODULES: Final = 8
 def vocabulary_scores(
     moment: PeakMoment, gains: Gains, table: UseTable, vocabularies: Iterable[int]
 ) -> list[Avoidable]:
-    """Return the `Avoidable` rows about logits: float32 blocks whose last dimension is the size of the vocabulary."""
+    """Return the report rows about logits in float32."""
     sizes = {size for size in vocabularies if size >= _LEAST_VOCABULARY}
     chosen = np.isin(table.columns, list(sizes)) & (table.item_bytes == _FP32_BYTES) & (table.rows > 0)
     of_scores = set(table.block[chosen].tolist())
@@ -52,7 +50,7 @@ def vocabulary_scores(
 
 
 def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[Avoidable]:
-    """Return the `Avoidable` rows about attention matrices that a model saves for the backward pass."""
+    """Return the report rows about attention matrices that a model saves for the backward pass."""
     is_square = (table.rows == table.columns) & (table.rows > 1)
     squares = set(table.block[is_square & table.of(*_SOFTMAX, *_PRODUCTS)].tolist())
     in_softmax = table.of(*_SOFTMAX)
@@ -80,9 +78,7 @@ def attention_scores(moment: PeakMoment, gains: Gains, table: UseTable) -> list[
 
 
 def saved_activations(moment: PeakMoment) -> list[Avoidable]:
-    """Return the `Avoidable` rows about activations that are saved for the backward pass. Each kind of module has one
-    row; the largest row is first.
-    """
+    """Return a report row for each kind of module that saves activations, largest first."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for block in moment.unnamed(role=Role.ACTIVATIONS):
         groups[_NUMBERS.sub(".*", moment.module_of(block))].append(block)
@@ -106,8 +102,5 @@ def saved_activations(moment: PeakMoment) -> list[Avoidable]:
 
 
 def _of_passes(moment: PeakMoment) -> list[int]:
-    """Return the memory blocks of forward and backward passes that are alive at the memory peak and that no row of the
-    report counts yet.
-    """
     phases, roles = moment.memory.lives.entries["phase"], moment.memory.roles
     return [block for block in moment.unnamed() if phases[block] != Phase.OPTIMIZER and roles[block] not in _STAY]

@@ -1,6 +1,4 @@
-"""Find memory that a script could avoid in the optimizer: temporaries for all parameters at once, and gradients that
-are not used again.
-"""
+"""Find avoidable temporary tensors of the optimizer and gradients that are not used again."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,24 +14,17 @@ from ullage.predicting.prediction.avoidable.uses import LastUses, TrainingPasses
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _ZERO: Final = ("aten::zero_", "aten::_foreach_zero_")
+# The operation that `zero_` itself calls.
 _FILL: Final = "aten::fill_"
-"""The operation that `zero_` itself calls."""
 _ADD: Final = ("aten::add_", "aten::_foreach_add_")
+# torch.optim functions that process all parameters in lists, such as `_multi_tensor_adam`, begin with this prefix.
 _LISTS: Final = "_multi_tensor_"
-"""The prefix in the names of those torch.optim functions that process lists of all parameters, such as
-`_multi_tensor_adam`.
-"""
+# The smallest fraction of the gradients that must have a copy in another data type.
 _HALF: Final = 0.5
-"""The smallest fraction of the gradients that must have a copy in another data type for the report to have a row about
-these gradients.
-"""
 
 
 def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return the `Avoidable` rows about temporary tensors that the optimizer allocates for all parameters at once.
-
-    The result is empty if the memory peak is not in the optimizer's step.
-    """
+    """Return the report rows about temporary tensors that the optimizer allocates for all parameters at once."""
     lives, roles = moment.memory.lives, moment.memory.roles
     in_optimizer = lives.entries["phase"] == Phase.OPTIMIZER
     made = [int(block) for block in np.flatnonzero(in_optimizer) if roles[block] is Role.TEMPORARIES]
@@ -57,9 +48,7 @@ def optimizer_temporaries(moment: PeakMoment, gains: Gains) -> list[Avoidable]:
 def stale_gradients(
     moment: PeakMoment, gains: Gains, table: UseTable, uses: LastUses, passes: TrainingPasses, end: int
 ) -> list[Avoidable]:
-    """Return the `Avoidable` rows about gradients that stay alive at the memory peak after the optimizer has used
-    them.
-    """
+    """Return the report rows about gradients that stay allocated after the optimizer has used them."""
     number = int(passes.at(np.array([moment.index]))[0])
     steps = [step for step in moment.step_ends if step < moment.index]
     if not steps or not number:
@@ -98,9 +87,6 @@ def stale_gradients(
 
 
 def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
-    """Return the gradients' memory blocks that the script set to zero and did not use afterwards, up to a given journal
-    index.
-    """
     is_zero, is_fill = table.of(*_ZERO), table.of(_FILL)
     zeroed: dict[int, int] = {}  # for each block, the time when it was set to zero
     for at in np.flatnonzero((table.when <= moment) & np.isin(table.block, blocks)).tolist():
@@ -112,12 +98,8 @@ def _zeroed(blocks: list[int], table: UseTable, moment: int) -> list[int]:
     return [block for block in blocks if block in zeroed]
 
 
+# The tensor that the backward pass adds to a zeroed gradient would become the gradient.
 def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
-    """Return the times at which the gradients' memory blocks would be freed if the script set gradients to None and not
-    to zero.
-
-    The tensor that the backward pass adds to a zeroed gradient would then become the gradient.
-    """
     lives, roles = moment.memory.lives, moment.memory.roles
     is_zero, is_add = table.of(*_ZERO), table.of(*_ADD)
     ends: dict[int, int] = {}
@@ -139,9 +121,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the `Avoidable` rows about gradients that stay alive next to a copy of twice their size. The optimizer
-    uses the copies for its own weights.
-    """
+    """Return the report rows about gradients that stay allocated next to a copy of twice their size."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index

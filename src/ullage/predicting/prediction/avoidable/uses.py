@@ -1,8 +1,6 @@
-"""Record the uses of GPU memory: which operation read or wrote which block, when, and in which pass of the run.
+"""Record which operators use which GPU memory blocks, and when.
 
-A block that no further operation uses is not needed any more; nothing else in a run shows this. The record keeps
-addresses and numbers in arrays, because one Python object per use would change when Python collects garbage. A pass
-lasts from the beginning of a forward pass to the beginning of the next one.
+The record stores numbers in arrays, because additional Python objects would change when Python collects garbage.
 """
 
 from array import array
@@ -20,36 +18,29 @@ from ullage.training.ownership.storage import addresses
 
 _PLAIN: Final = frozenset((Tensor, nn.Parameter))
 _SEVERAL: Final = frozenset((list, tuple))
+# The recorded name if no PyTorch operator launched the kernel.
 _KERNEL: Final = "a kernel"
-"""The name that ullage records in place of an operator's name, if the kernel that uses memory was not launched by a
-PyTorch operator.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPasses:
-    """The passes of a run: for each pass, where it begins and where its work is done, as ascending indices of the
-    journal.
-
-    A pass begins with the first call of a module after a backward pass, so that a step with several backward passes has
-    several passes.
+    """The training passes of a run. Each pass lasts from a forward pass to the next forward pass after a backward
+    pass.
     """
 
     begins: np.ndarray
     done: np.ndarray
-    """The journal index at which the last backward pass or optimizer step of each training pass ended, whichever is
-    later; -1 if the training pass reached neither.
-    """
+    """The index of the allocator event at which the pass ended its last backward pass or optimizer step, or -1."""
     has_stepped: np.ndarray
-    """Whether the training pass is complete, which means that it has had a backward pass."""
+    """Whether the training pass has had a backward pass."""
 
     @classmethod
     def of(cls, moments: Moments, step_ends: Sequence[int]) -> "TrainingPasses":
         """Return the training passes of a run.
 
         Args:
-            moments: the journal indices at which forward and backward passes began and ended.
-            step_ends: the journal indices at which optimizer steps ended.
+            moments: the numbers of allocator events at which forward and backward passes began and ended.
+            step_ends: the numbers of allocator events at which optimizer steps ended.
         """
         begins: list[int] = []
         ends = np.asarray(moments.backward_ends, np.int64)
@@ -73,46 +64,37 @@ class TrainingPasses:
         return len(self.begins)
 
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return, for each index of the journal of allocations, the number of the training pass that contains the
-        index. Numbers start at 1; an index before the first pass gets 0.
-        """
+        """Return the number of the training pass for each allocator event. It is 0 before the first pass."""
         return np.searchsorted(self.begins, indices, side="left")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseTable:
-    """A table of the times at which operators used memory blocks, in order of time, as columns of equal length."""
+    """A table of all uses of memory blocks by operators, in order of time."""
 
     block: np.ndarray
-    """The number of the used block in `Lives`."""
+    """The index of the memory block that the operator used."""
     when: np.ndarray
-    """The number of entries that the journal of allocations had when the operator used the memory block."""
+    """The number of allocator events before the operator used the block."""
     operator: np.ndarray
-    """The index of the name of the operator that used the memory block, in the list `names`."""
+    """The index of the operator's name in the list `names`."""
     rows: np.ndarray
-    """The second-to-last dimension of the tensor that the operator received; 0 if the tensor has fewer than two
-    dimensions.
-    """
+    """The size of the tensor's second-to-last dimension, or 0 if there are fewer than two dimensions."""
     columns: np.ndarray
     item_bytes: np.ndarray
-    """The size of one tensor element in bytes; 0 for tensors of integers."""
+    """The size of one tensor element in bytes. It is 0 for tensors of integers."""
     names: Sequence[str]
 
     def of(self, *names: str) -> np.ndarray:
-        """Return, for each recorded use of a memory block, whether an operator with one of the given names used the
-        block.
-        """
+        """Return, for each use, whether one of the given operators used the block."""
         wanted = [index for index, name in enumerate(self.names) if name in names]
         return np.isin(self.operator, wanted)
 
 
 class UseLog:
-    """A log of every use of GPU memory by an operator. Pass every operator of the run to the method `hear`."""
+    """Record each use of GPU memory by an operator. Pass every operator to the method `hear`."""
 
     def __init__(self, now: Callable[[], int]) -> None:
-        """Create an empty log of memory uses. The function `now` returns the number of journal entries, which serves as
-        the time.
-        """
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
         self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
@@ -137,9 +119,7 @@ class UseLog:
                 self.note(argument, code)
 
     def note(self, tensor: Tensor, code: int = 0) -> None:
-        """Record that an operator used a tensor. The record does not create a Python object for the tensor's storage
-        (see `BlockContents`).
-        """
+        """Record that an operator used a tensor."""
         try:
             if not tensor.is_cuda:
                 return
@@ -165,7 +145,7 @@ class UseLog:
         self._item_bytes.append(item_bytes)
 
     def table(self, lives: Lives) -> UseTable:
-        """Return the recorded uses of the memory blocks in `lives` as a table."""
+        """Return a table of the recorded uses of memory blocks."""
         when = np.array(self._indices, np.int64)
         block = _block_at(np.array(self._addresses, np.uint64), when, lives)
         chosen = np.flatnonzero(block >= 0)
@@ -182,9 +162,6 @@ class UseLog:
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:
-    """Return, for each address, the number of the memory block that began there at the given time; -1 if no block began
-    there.
-    """
     if not len(lives.born) or not len(when):
         return np.full(len(when), -1, np.int64)
     known, codes = np.unique(lives.entries["address"], return_inverse=True)
@@ -199,17 +176,12 @@ def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.
 
 
 class LastUses:
-    """The last use of each memory block by an operator, and the training passes that used the block first and last."""
+    """The last use of each memory block by an operator, and the training passes that used the block."""
 
     def __init__(self, table: UseTable, passes: TrainingPasses, count: int) -> None:
-        """Compute the last use of each memory block from a table of uses. The argument `count` is the number of all
-        blocks.
-        """
         of_pass = passes.at(table.when)
         self.when = np.full(count, -1, np.int64)
-        """The number of entries that the journal of allocations had when an operator used the memory block for the last
-        time; -1 for a block that was never used.
-        """
+        """The number of allocator events before the last use of each block, or -1 if no operator used it."""
         self.when[table.block] = table.when  # for several uses of one block, the last assignment wins
         self.last_pass = np.zeros(count, np.int64)
         self.last_pass[table.block] = of_pass

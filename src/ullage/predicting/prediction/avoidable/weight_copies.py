@@ -1,8 +1,6 @@
-"""Find second copies of a trained model's weights: modules, dicts and lists whose tensors have the shapes of the
-model's parameters.
+"""Find modules, dicts and lists that contain a second copy of the trained weights.
 
-The search looks at all live Python objects when the run has ended, because a copy of weights lives as long as the
-training.
+The search inspects all live Python objects at the end of the run.
 """
 
 import gc
@@ -20,25 +18,23 @@ from ullage.training.ownership.holders import BlockHolder, holders_at
 from ullage.training.ownership.safe_inspection import is_of, table_of
 from ullage.training.ownership.storage import addresses
 
+# Fewer tensors with equal shapes may be a coincidence.
 _LEAST_TENSORS: Final = 2
-"""The smallest number of tensors for which ullage does not take equal shapes to be a coincidence."""
 _Shapes = tuple[torch.Size, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCopy:
-    """A set of tensors that no optimizer trains, and that have the shapes of a trained model's parameters in the same
-    order.
-    """
+    """A module, dict or list whose untrained tensors have the same shapes as the parameters of a trained model."""
 
     what: str
-    """The kind of object that contains the copied weights: "a module", "a dict" or "a list"."""
+    """The type of the object that contains the copy: "a module", "a dict" or "a list"."""
     addresses: tuple[int, ...]
     holder: BlockHolder | None
 
 
 def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
-    """Return the second copies of a trained model's weights that exist as Python objects in this process.
+    """Return the second copies of the trained weights in this process.
 
     Args:
         trained: the parameters of all optimizers.
@@ -66,7 +62,6 @@ def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
 
 
 def _containers() -> Iterator[tuple[str, list[Tensor]]]:
-    """Yield the tensors of each dict or list that contains only tensors."""
     for one in gc.get_objects():
         kind = type(one)
         if kind is dict or (kind is not list and is_of(one, (dict,))):
@@ -86,7 +81,7 @@ def _shapes(tensors: Sequence[Tensor]) -> _Shapes:
 
 
 def rows_of_copies(copies: Sequence[WeightCopy], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
-    """Return one report row for each copy of a model's weights that is alive at the memory peak."""
+    """Return one report row for each copy of the weights that is alive at the memory peak."""
     lives = moment.memory.lives
     by_address = {int(lives.entries["address"][block]): block for block in moment.unnamed()}
     rows = []

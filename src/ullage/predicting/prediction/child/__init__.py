@@ -1,3 +1,1 @@
-"""Code in the script's process that runs the script, measures its memory, and sends the result to the parent
-process.
-"""
+"""Run a script, measure its memory, and send the result to the parent process."""

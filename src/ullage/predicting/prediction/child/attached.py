@@ -1,9 +1,8 @@
-"""Measure a process that a predicted command has started, like a script, and send the result to the parent process.
+"""Measure a process that the predicted command starts, and send the result to the parent process.
 
-`_child/hooks/sitecustomize.py` calls `attach` at the start of every Python process that has `ULLAGE_PREDICTION` in its
-environment. Nothing happens until the process imports torch. A process that does not use the GPU sends no result, so
-that launchers, helpers and workers are not affected. A process that is stopped after enough steps ends with exit code
-0, so that its parent process sees a success.
+`_child/hooks/sitecustomize.py` calls `attach` when a Python process starts with `ULLAGE_PREDICTION` in its environment.
+The measurement begins when the process imports torch. A process that does not use the GPU, such as a launcher, sends no
+result.
 """
 
 import atexit
@@ -39,7 +38,7 @@ _HANDLERS_SECONDS: Final = 3.0  # for the exit handlers of other packages, which
 
 
 def attach() -> None:
-    """Measure the memory of this process from the import of torch until the process ends."""
+    """Measure the memory of this process after it imports torch."""
     attachment = Attachment.inherited()
     runs: list[AttachedRun] = []
     notes: list[str] = []
@@ -71,12 +70,8 @@ def attach() -> None:
     ImportWatch("torch", before=before, after=after).install()
 
 
+# Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most others.
 def _as_its_rank(attachment: Attachment) -> Attachment:
-    """Return the run data for the rank of this process; end the process if this rank is not to be run.
-
-    Launchers set the rank in environment variables: torchrun (torch 2.6 to 2.15), accelerate, deepspeed, and most
-    others.
-    """
     request = attachment.request
     rank, world_size, local, local_world = (_number(os.environ.get(name)) for name in _WORLD)
     if rank is None or world_size is None or attachment.processes == REAL or request.options["world_size"] is not None:
@@ -102,9 +97,7 @@ def _number(text: str | None) -> int | None:
 
 
 class AttachedRun(Run):
-    """The measured run of a process that a predicted command has started. It lasts from the import of torch to the
-    result.
-    """
+    """The measured run of a process that the predicted command started."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -125,10 +118,8 @@ class AttachedRun(Run):
         words = getattr(sys, "argv", None) or [""]
         return os.path.basename(words[0]) if words[0] not in ("", "-", "-c", "-m") else f"python {words[0]}".strip()
 
+    # When this process has ended, `tracing/journal/exit_status.c` sends the exit status.
     def _at_exit(self) -> None:
-        """Send the result of the run to the parent process. `tracing/journal/exit_status.c` sends the exit status when
-        this process has ended.
-        """
         self._is_exiting = True
         # The error that the interpreter printed as unhandled, or that an interactive console printed.
         error = getattr(sys, "last_value", None)
@@ -138,7 +129,6 @@ class AttachedRun(Run):
             self._finish(self._end())
 
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result of the run once; send nothing if the process neither used the GPU nor failed."""
         if not self._is_over and outcome.kind != "error" and not self._is_exiting and not self._has_allocated():
             self._is_over = True
             self._channel.close()
@@ -162,10 +152,8 @@ class AttachedRun(Run):
             return False
         return any(torch.cuda.max_memory_reserved(device) for device in range(torch.cuda.device_count()))
 
+    # A process that did not use the GPU may be a launcher, which must wait for the processes that it started.
     def _on_time(self, number: int, frame: FrameType | None) -> None:
-        """End the process at the time limit, unless it did not use the GPU. Such a process may be a launcher, which
-        must continue until the processes that it started end.
-        """
         if self._has_allocated():
             super()._on_time(number, frame)
 
@@ -182,12 +170,10 @@ class AttachedRun(Run):
 
 
 def end_in_the_middle(end: Callable[[], None]) -> None:
-    """Shut down workers, run exit handlers, and call `end`; if this takes too long, call `end` without waiting for
-    them.
+    """Shut down workers, run exit handlers, and call `end`. Skip the clean-up if it takes too long.
 
-    A script that ullage runs itself is stopped with an exception. A process of a launcher has stack frames of other
-    packages below the script, which would treat the exception as a failure. Such a process therefore ends without
-    unwinding its stack, and this function does the clean-up that those frames would have done.
+    An exception would be treated as a failure by the launcher's code below the script. The process therefore ends
+    without unwinding its stack.
     """
 
     def end_late() -> None:
@@ -202,10 +188,8 @@ def end_in_the_middle(end: Callable[[], None]) -> None:
     end()
 
 
+# A killed DataLoader worker would leave a temporary folder of multiprocessing behind.
 def _shut_loaders() -> None:
-    """Shut down the workers of torch's DataLoaders. A killed worker would leave a temporary folder of multiprocessing
-    behind.
-    """
     loaders = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(loaders, "_MultiProcessingDataLoaderIter", None)
     if kind is None or not multiprocessing.active_children():

@@ -1,6 +1,4 @@
-"""The objects that exist during a whole predicted run: the request, the emulated GPU, the journal of allocations, the
-channel to the parent process, and the notes for the report.
-"""
+"""The data and connections that a predicted run uses, such as the request and the emulated GPU."""
 
 import json
 import os
@@ -18,9 +16,7 @@ from ullage.predicting.prediction.request import ChildRequest
 
 
 class Channel:
-    """The channel to the parent process. It sends nothing more if the script closes or reuses the channel's file
-    descriptor.
-    """
+    """A connection that sends messages to the parent process until the script closes it."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -31,11 +27,11 @@ class Channel:
         )  # a script may run steps in several threads, and a signal may interrupt a message
 
     def send(self, event: str, **details: Any) -> None:
-        """Send one message to the parent process, if the channel is still open."""
+        """Send a message to the parent process if the connection is open."""
         self.write(json.dumps({"event": event, **details}).encode() + b"\n")
 
     def write(self, data: bytes) -> None:
-        """Send bytes that contain one complete message to the parent process."""
+        """Send a complete message in bytes to the parent process."""
         # An OSError means that the script closed the channel, or that the parent has ended. The parent notices a closed
         # channel,
         # and the lifeline ends this process if the parent has ended.
@@ -44,13 +40,11 @@ class Channel:
                 data = data[os.write(self._number, data) :]
 
     def tell_exit_status(self, journal: Journal) -> None:
-        """Make the C code of the journal send the exit status of this process to the parent process as the last
-        message.
-        """
+        """Make the C library send the exit status of this process as the last message."""
         journal.tell_exit_status(self._number)
 
     def close(self) -> None:
-        """Close the channel to the parent process in a process that the script forked."""
+        """Close the connection in a process that the script forked."""
         with suppress(OSError):
             if file_behind(self._number) == self._identity:
                 os.close(self._number)
@@ -58,7 +52,7 @@ class Channel:
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """The objects that every part of a predicted run uses, such as the request and the emulated GPU."""
+    """The data that all parts of a predicted run use, such as the request and the emulated GPU."""
 
     request: ChildRequest
     channel: Channel
@@ -67,7 +61,7 @@ class RunContext:
     torch: TorchBuild
     """The installed torch."""
     notes: list[str] = field(default_factory=list)
-    """The notes that the report of the prediction shows to the user."""
+    """The notes for the user in the prediction's report."""
     meter: HostMeter = field(init=False)
 
     def __post_init__(self) -> None:

@@ -1,6 +1,4 @@
-"""Predict the memory use of a whole epoch from a run of its heaviest batches, if the user requests it
-(`ullage.predicting.epoch`).
-"""
+"""Run the heaviest batches of an epoch to predict the memory use of the whole epoch."""
 
 import time
 from collections.abc import Callable
@@ -21,27 +19,21 @@ _NO_LOADER: Final = (
     "the steps that were run"
 )
 _RAN_OUT_BEFORE: Final = "memory ran out before the epoch could be predicted"
+# With the heaviest batches first, memory could run out although it would not run out in the epoch's real order.
 _WIDER: Final = 16
-"""The factor by which ullage enlarges the emulated GPU's memory while it runs the heaviest batches first. In this order
-memory could run out although it would not in the epoch's real order.
-"""
 _LEAST_SECONDS: Final = 20.0
 _SHARE_OF_REPLAY: Final = 0.2
 
 
 class EpochRun:
-    """The observer of the DataLoader that feeds the training. When the run ends, it predicts the memory use of the
-    epoch.
-    """
+    """Observe the DataLoader of the training, and predict the memory use of the epoch."""
 
     def __init__(
         self, context: RunContext, observer: Observer, clear_history: Callable[[], None], finish: Callable[[], None]
     ) -> None:
         self._context, self._observer = context, observer
         self.use: EpochUse | None = None
-        """The predicted memory use of the epoch; None before the end of the run, or if the training did not use a
-        DataLoader.
-        """
+        """The predicted memory use of the epoch. It is None before the end of the run or without a DataLoader."""
         self.watch = EpochWatch(
             clear_history=clear_history,
             backward_passes=lambda: len(observer.backward_lines),
@@ -57,9 +49,7 @@ class EpochRun:
         self.watch.install()
 
     def foresee(self) -> None:
-        """Predict the memory use of the epoch. Add a note to the report if the training uses no DataLoader, or if
-        memory ran out before.
-        """
+        """Predict the memory use of the epoch. Add a note to the report if this is not possible."""
         self._tell("replaying the epoch")
         self.watch.remove()
         self.use = self._use()
@@ -70,7 +60,6 @@ class EpochRun:
         self._context.channel.send("epoch", text=text)
 
     def _widen(self) -> int:
-        """Enlarge the memory of the emulated GPUs, and return the number of added bytes."""
         emulation = self._context.emulation
         figures = dict(emulation.figures)
         total = figures["total_memory_bytes"]
@@ -104,7 +93,6 @@ class EpochRun:
 
 
 def _is_within(watch: EpochWatch, worst: WorstBatch, peak: int) -> bool:
-    """Return whether the memory peak of the run is in a step whose tensors have the shapes of the worst batch."""
     plan = watch.plan
     place = worst.index // watch.group
     for unit in watch.units:

@@ -1,4 +1,4 @@
-"""Apply settings right before a script imports torch: the allocator's settings, and the number of visible GPUs."""
+"""Set the allocator options and the number of visible GPUs before a script imports torch."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 def choose_allocator_settings(
     wanted: str | None, environment: Mapping[str, str | None], note: Callable[[str], None]
 ) -> None:
-    """Replace the allocator settings of the script or its environment variables by the option --alloc-conf.
+    """Replace the script's allocator settings with the value of --alloc-conf.
 
     Args:
         wanted: the value of --alloc-conf; None: it was not given.
@@ -36,8 +36,7 @@ def choose_allocator_settings(
 
 
 def check_allocator_settings(wanted: str | None, torch: Any) -> None:
-    """Make PyTorch parse the allocator settings now. Without this call, PyTorch would parse them at the first
-    allocation.
+    """Make PyTorch parse the allocator settings before the first allocation.
 
     Raises:
         UsageError: PyTorch cannot parse the settings.
@@ -52,10 +51,7 @@ def check_allocator_settings(wanted: str | None, torch: Any) -> None:
 
 
 def choose_cards(emulation: Emulation, torch: TorchBuild, note: Callable[[str], None]) -> None:
-    """Limit the number of visible GPUs to the number of GPUs in CUDA_VISIBLE_DEVICES.
-
-    The device numbers in CUDA_VISIBLE_DEVICES do not matter, because all emulated GPUs are equal.
-    """
+    """Make as many GPUs visible as CUDA_VISIBLE_DEVICES lists."""
     text = os.environ.get(_VISIBLE)
     if text is None:
         return

@@ -1,4 +1,4 @@
-"""The objects that measure a script from its import of torch to its end. They replace some functions of torch."""
+"""Measure a script from its import of torch to its end."""
 
 import inspect
 from types import ModuleType
@@ -19,29 +19,18 @@ if TYPE_CHECKING:
     from ullage.predicting.prediction.avoidable.diagnosis import AvoidableSearch
     from ullage.predicting.prediction.child.epoch_run import EpochRun
 
+# Tracking continues if the script has read back a value that may affect a size or a branch. If only a later step reads
+# such a value, the script is run again.
 _STEPS_WITH_VALUES: Final = 2
-"""The number of steps after which ullage stops tracking tensor values, if the script has read back no value that may
-affect a size or a branch. If a later step reads such a value, ullage runs the script again.
-"""
 _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free requested, free completed
 
 
 class AllocatorHistory:
-    """PyTorch's own history of allocations and frees, recorded from the initialisation of CUDA on.
+    """PyTorch's history of allocations and frees. If the script starts a history, it gets this one."""
 
-    If the script starts the history itself, it uses this same history.
-    """
-
+    # An entry without a stack takes a fraction of the time. Frees double the time; older versions of PyTorch always
+    # record them.
     def __init__(self, torch: Any, *, with_stacks: bool, with_frees: bool) -> None:
-        """Start to record PyTorch's history of allocations and frees.
-
-        Args:
-            torch: the module.
-            with_stacks: whether to record a call stack for each entry; an entry without a stack takes a fraction of the
-                time.
-            with_frees: whether to record frees; they double the time for recording. Older versions of PyTorch always
-                do.
-        """
         self._memory = torch.cuda.memory
         self._start = self._memory._record_memory_history
         self._parameters = inspect.signature(self._memory._record_memory_history_impl).parameters
@@ -54,14 +43,14 @@ class AllocatorHistory:
 
     @property
     def entries_of_a_block(self) -> int:
-        """The number of entries that PyTorch's allocation history has per memory block."""
+        """The number of history entries for each memory block."""
         return 3 if self.has_frees else 1
 
     def _begin(self) -> None:
         self._start(enabled="all", max_entries=_ENTRIES, **self._wanted)
 
     def clear(self) -> None:
-        """Delete the entries of PyTorch's allocation history, and continue to record."""
+        """Delete the history, and continue to record."""
         if "clear_history" in self._parameters:
             self._start(enabled="all", max_entries=_ENTRIES, clear_history=True, **self._wanted)
         else:  # older versions of PyTorch delete the entries when recording stops
@@ -69,14 +58,12 @@ class AllocatorHistory:
             self._begin()
 
     def give_back(self) -> None:
-        """Restore the function with which the script itself starts and stops PyTorch's allocation history."""
+        """Restore PyTorch's own function that starts and stops the allocation history."""
         self._memory._record_memory_history = self._start
 
 
 class FollowsRun(Protocol):
-    """The interface through which a predicted run is notified: that a step has ended, that the script has read a value
-    back, that another rank has finished, or that the epoch is over.
-    """
+    """An interface for events of a run, such as the end of a step or the end of an epoch."""
 
     def on_step(self, number: int) -> None: ...
     def on_recount(self) -> None: ...
@@ -86,37 +73,31 @@ class FollowsRun(Protocol):
 
 
 class Instruments:
-    """All objects that measure one script. They are installed right after the script has imported torch."""
+    """All tools that measure a script. They are installed after the script imports torch."""
 
     def __init__(self, context: RunContext, run: FollowsRun, torch: ModuleType) -> None:
         request, journal, note = context.request, context.journal, context.notes.append
         self.values = current()
-        """The tracked values of tensors. When the script reads a value back from the GPU, ullage returns the tracked
-        value.
-        """
+        """The tracked tensor values, which ullage returns when the script reads tensors on the CPU."""
         if request.begins_without_values:
             self.values.wait_for_reads(request.values, run.on_read)
         self.observer = Observer(journal, self.values.reads, run.on_step, run.on_recount)
         self.observer.install()
         self.steps = StepsTaken(request, journal, self.observer)
         self.search = _search_begun(context, self.observer, self.values)
-        """The search for memory that the script could avoid; None if the user did not request it."""
+        """The search for avoidable memory, or None if the user did not request it."""
         if self.values.messages is not None and isinstance(self.values.messages.post, StorePost):
             self.values.messages.post.without = run.on_others_end
         self.whereabouts = Whereabouts(context.channel, journal, self.values.reads)
         self.whereabouts.begin(torch)
         self.post: LonePost | None = None
-        """The messages from other ranks of a distributed script; None if there is a single rank, or if ranks exchange
-        no messages.
-        """
+        """The connection to other ranks, or None if ranks exchange no messages."""
         if request.options["world_size"]:
             lone_rank.stand_in_for_the_others(torch)
             self.post = _connected(context, self.values)
         lone_rank.run_spawned_here(torch, request.options["rank"], note)
         self.loop: TrainingLoop | None = None
-        """The observer of the training loop, which applies requested changes and collects facts about the training;
-        None if the user requested neither.
-        """
+        """The observer of the training loop, or None if the user requested no changes and no diagnosis."""
         if request.changes or request.diagnose:
             from ullage.predicting.changes.all_changes import install
 
@@ -124,18 +105,14 @@ class Instruments:
         self.history = _history_begun(context, torch)
         context.meter.follow(self.values, history_entries=self.history.entries_of_a_block)
         self.epoch: EpochRun | None = None
-        """The prediction for a whole epoch; None if the user did not request it."""
+        """The prediction for a whole epoch, or None if the user did not request it."""
         if request.options["batches"] is not None:
             from ullage.predicting.prediction.child import epoch_run
 
             self.epoch = epoch_run.EpochRun(context, self.observer, self.history.clear, run.on_epoch_end)
 
     def look_after_values(self, number: int) -> None:
-        """Stop tracking tensor values after the first steps, if the script has read back no value that may affect a
-        size or a branch.
-
-        Tracking values slows down every operator.
-        """
+        """Stop tracking tensor values after the first steps, unless a value may affect a tensor size or a branch."""
         values = self.values
         if values.choice.mode != "auto" or number != _STEPS_WITH_VALUES or self.search is not None:
             return
@@ -144,7 +121,7 @@ class Instruments:
             values.stop()
 
     def leave(self) -> None:
-        """Stop measuring memory in this process, because the script forked it."""
+        """Stop measuring memory in a process that the script forked."""
         self.observer.remove()
         self.history.give_back()
         if self.epoch is not None:
@@ -162,7 +139,6 @@ def _search_begun(context: RunContext, observer: Observer, values: Values) -> "A
 
 
 def _connected(context: RunContext, values: Values) -> LonePost | None:
-    """Connect this rank to the exchange through which the ranks of a distributed script send messages to each other."""
     request = context.request
     if request.exchange is None or values.messages is None:
         return None
@@ -173,10 +149,8 @@ def _connected(context: RunContext, values: Values) -> LonePost | None:
     return post
 
 
+# PyTorch's history has the requested size of each block, which ullage's own record does not have.
 def _history_begun(context: RunContext, torch: ModuleType) -> AllocatorHistory:
-    """Make PyTorch record its allocation history. The history has the requested size of each block, which the journal
-    of allocations does not have.
-    """
     request = context.request
     with_stacks = not context.journal.stacks.are_recorded or request.snapshot is not None
     # Frees show the effect of other placements of segments, and are needed only if addresses decide.

@@ -1,4 +1,4 @@
-"""Collect the result of a run in the script's process, as plain data for the parent process."""
+"""Collect the result of a run as plain data for the parent process."""
 
 import gc
 import os
@@ -113,7 +113,6 @@ def measure(
 
 
 def _measured(context: RunContext, seen: Instruments, result: RunResult, device: int) -> Measured:
-    """Return the memory use of one device."""
     journal, observer, emulation = context.journal, seen.observer, context.emulation
     entries, marks = journal.entries(), observer.marks
     recorded = torch.cuda.memory._snapshot(device)
@@ -165,9 +164,6 @@ def _elsewhere(
     history: Sequence[Mapping[str, Any]],
     reserved_peak: int,
 ) -> Elsewhere | None:
-    """Return the reserved memory that the run would have with other addresses of its segments; None if addresses do not
-    matter.
-    """
     if not placement.addresses_count(result.torch):
         return None
     emulation, ooms = context.emulation, seen.observer.ooms
@@ -205,13 +201,6 @@ def _growth(memory: Memory, steps: Sequence[Step], ends: Sequence[int]) -> Growt
 
 
 def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
-    """Return the state of the device on which memory ran out, at the last out-of-memory error.
-
-    Args:
-        journal: the journal, which is closed.
-        observer: the observer, which is removed.
-        memory: the memory of the device that reserved most.
-    """
     entries, oom = journal.entries(), observer.ooms[-1]
     failed = trace.failed_request(entries, oom.index)
     where = int(failed["device"]) if failed is not None else memory.device
@@ -231,9 +220,6 @@ def _at_oom(journal: Journal, observer: Observer, memory: Memory) -> AtOom:
 
 
 def _reads(reads: Reads) -> list[HostRead]:
-    """Return the values that the script read back from the GPU, sorted. Values that may affect a size or a branch are
-    first, and among these the least certain values.
-    """
     found = [
         HostRead(
             file=read.line.file if read.line else None,
@@ -262,7 +248,6 @@ def _values_use(values: Values) -> ValuesUse:
 
 
 def _write_snapshot(path: Path) -> str | None:
-    """Write PyTorch's memory snapshot to a file. Return the reason if this fails; otherwise None."""
     try:
         write_whole(path, pickle.dumps(torch.cuda.memory._snapshot()))
     except OSError as error:
@@ -270,10 +255,8 @@ def _write_snapshot(path: Path) -> str | None:
     return None
 
 
+# The peak of reserved memory does not include NCCL's buffers.
 def _communicators(result: RunResult, device: int) -> dict[str, GuessFigures]:
-    """Return an estimate of the memory for NCCL's buffers. The run uses this memory in addition to all counted
-    memory.
-    """
     figures = library.communicators()
     if not figures.communicators:
         return {}

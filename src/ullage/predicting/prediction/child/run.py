@@ -1,9 +1,8 @@
-"""The process in which the script runs: it emulates the GPU, runs and measures the script, and sends the result.
+"""Emulate the GPU, run and measure the script, and send the result to the parent process.
 
-`prediction.process.start` starts it with CHANNEL LIFELINE REQUEST as arguments. It writes messages to the file
-descriptor CHANNEL, one JSON object per line: {"event": "start" | "import" | "imported" | "step" | "further" |
-"stopping" | "result", ...}. LIFELINE is a file descriptor that shows when the parent has ended. The script's own output
-is not changed, and torch is imported only when the script imports it.
+The arguments are CHANNEL LIFELINE REQUEST. The process writes JSON messages to the file descriptor CHANNEL, one per
+line: {"event": "start" | "import" | "imported" | "step" | "further" | "stopping" | "result", ...}. The file descriptor
+LIFELINE shows when the parent has ended.
 """
 
 import builtins
@@ -48,25 +47,22 @@ from ullage.recorded.settings import VARIABLES
 if TYPE_CHECKING:
     from ullage.predicting.prediction.child.instruments import Instruments
 
+# The duration of the steps is added to this limit.
 _EVALUATION_SECONDS: Final = 10.0
-"""The time limit of an evaluation that directly follows the last step, in addition to the duration of the steps; in
-seconds.
-"""
 
 
 class StopScript(BaseException):
-    """Raised to stop the script after enough steps or at the time limit. It is not an Exception, so that scripts do not
-    handle it.
+    """Stops the script after enough steps or at the time limit. It is a BaseException, so `except Exception` does not
+    catch it.
     """
 
 
 class Run:
-    """One predicted run of a script, from before its import of torch to its result."""
+    """A predicted run of a script, from its start to its result."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._request, self._channel = context, context.request, context.channel
         self._seen: Instruments | None = None
-        """The objects that measure the script; None until the script has imported torch."""
         self._is_over = False
         self._has_gone_on = False
         self._started = time.perf_counter()
@@ -74,7 +70,7 @@ class Run:
         self._exit = os._exit
 
     def run(self) -> None:
-        """Run the script as `python SCRIPT ARGS` would, until it ends, fails, or ullage stops it."""
+        """Run the script as `python SCRIPT ARGS` would, until it ends, fails or is stopped."""
         try:
             edited = self._prepare()
             self._channel.send("start")
@@ -95,9 +91,6 @@ class Run:
     # ---- before the script, and when it imports torch
 
     def _prepare(self) -> EditedSources:
-        """Prepare for the script's import of torch. Return the source texts that Python executes in place of the
-        original files.
-        """
         request = self._request
         if request.options["world_size"]:
             lone_rank.announce(request.options["rank"], request.options["world_size"])
@@ -109,7 +102,6 @@ class Run:
         return edited
 
     def _watch(self) -> None:
-        """Open the journal of allocations. Install callbacks for the end of this process and for a fork."""
         if self._request.eager:  # the newer and the older name of the same variable
             os.environ |= {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}
         self._environment = {name: os.environ.get(name) for name in VARIABLES}
@@ -132,7 +124,7 @@ class Run:
         choose_cards(context.emulation, context.torch, context.notes.append)
 
     def torch_is_there(self, torch: Any) -> None:
-        """Install the objects that measure the script, right after the script has imported torch."""
+        """Install the tools that measure the script after it imports torch."""
         meter = self._context.meter
         meter.look()
         with meter.own_part():
@@ -150,9 +142,6 @@ class Run:
         self._channel.send("imported")
 
     def _leave(self) -> None:
-        """Stop measuring memory in a process that the script forked, because ullage measures only the original
-        process.
-        """
         self._is_over = True
         self._channel.close()
         self._context.journal.close()
@@ -163,7 +152,7 @@ class Run:
     # ---- while the script runs
 
     def on_step(self, number: int) -> None:
-        """Record the end of a training step, and stop the script if it has run enough steps."""
+        """Record the end of a training step, and stop the script after enough steps."""
         seen = self._seen
         assert seen is not None
         seen.steps.note_step()
@@ -181,10 +170,8 @@ class Run:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
+    # The evaluation may take about as long as all steps together.
     def _goes_on(self, seen: "Instruments") -> bool:
-        """Return whether to let the script run an evaluation that directly follows the last step. The evaluation may
-        take about as long as the steps took.
-        """
         if self._has_gone_on or not seen.steps.evaluation_follows():
             return False
         self._has_gone_on = True
@@ -193,13 +180,13 @@ class Run:
         return True
 
     def on_recount(self) -> None:
-        """Discard the record of the training steps that have ended."""
+        """Discard the training steps that were counted so far."""
         if self._seen is not None:
             self._seen.steps.forget()
 
     def on_read(self) -> None:
-        """End this run because the script reads values back from the GPU. The script may do so in any thread. The
-        parent process then starts another run, which tracks values.
+        """End this run because the script reads tensor values. The parent process then starts a run that tracks
+        values.
         """
         if self._is_over:
             return
@@ -210,13 +197,13 @@ class Run:
         )  # an error that is raised while PyTorch converts a tensor to a number would not reach the script
 
     def on_others_end(self) -> None:
-        """Stop the script because another rank has finished, if this rank has also run enough steps."""
+        """Stop the script after enough steps because another rank has finished."""
         if not self._is_over and self._seen is not None and len(self._seen.steps) >= self._request.steps:
             self._finish(Outcome(kind="steps"))
             self._stop()
 
     def on_epoch_end(self) -> NoReturn:
-        """Stop the script because the prediction for the epoch needs no further steps."""
+        """Stop the script because the prediction for the epoch is complete."""
         self._finish(Outcome(kind="steps"))
         raise StopScript
 
@@ -230,27 +217,21 @@ class Run:
         self._is_over = True
         self._stop()
 
+    # Replaces os._exit, which would end the process without a result.
     def _exit_at_once(self, status: int) -> NoReturn:
-        """Send the result and end the process. This method replaces os._exit, because the process cannot send a result
-        after os._exit.
-        """
         self._finish(ending.end_outcome(self._gave_up(), status, callers_line()))
         self._exit(status)
 
     # ---- the end of the run
 
     def _stop(self) -> NoReturn:
-        """Stop the script by raising StopScript."""
         raise StopScript
 
     def _end(self) -> Outcome:
-        """Return the outcome of the run for a process that ends without an error."""
         return ending.end_outcome(self._gave_up())
 
+    # Only if the script ended no step and allocated nothing after the error.
     def _gave_up(self) -> ending.SeenOom | None:
-        """The run's last out-of-memory error, if no step ended and nothing was allocated after the error; otherwise
-        None.
-        """
         if self._seen is None or not self._seen.observer.ooms:
             return None
         last, ends = self._seen.observer.ooms[-1], self._seen.observer.step_ends
@@ -260,8 +241,8 @@ class Run:
     def _finish_failed(self, error: BaseException) -> None:
         self._finish(ending.error_outcome(error, self._gave_up()))
 
+    # Memory that the script allocates after this call is not measured.
     def _finish(self, outcome: Outcome) -> None:
-        """Send the result once. Memory that the script allocates after this call is not measured."""
         if self._is_over:
             return
         self._is_over = True
@@ -308,16 +289,11 @@ class Run:
 
 
 def refuse(channel: Channel, error: UllageError) -> None:
-    """Send an error that ullage itself raised to the parent process, in place of a result."""
+    """Send an error of ullage to the parent process instead of a result."""
     channel.send("refused", text=str(error), type=type(error).__name__)
 
 
 def _context_of(request: ChildRequest, channel: Channel) -> RunContext:
-    """Emulate the GPU, and return the objects that exist during the whole run.
-
-    Raises:
-        UllageError: the GPU cannot be emulated on this machine.
-    """
     journal = Journal()
     torch = find_torch()
     emulation = emulate(
@@ -374,7 +350,7 @@ def main() -> None:
 
 
 def execute(request: ChildRequest, edited: EditedSources) -> None:
-    """Run the script to its end as `python SCRIPT ARGS` would, as the main module of this process."""
+    """Run the script as the main module of this process, as `python SCRIPT ARGS` would."""
     script = request.script
     sys.argv = [request.name, *request.arguments]
     if not sys.flags.safe_path:

@@ -1,6 +1,4 @@
-"""Record the training steps of a run, and decide when to stop: after the requested number, if the memory peak is
-stable.
-"""
+"""Record the training steps of a run, and decide when to stop the run."""
 
 import time
 from itertools import pairwise
@@ -16,26 +14,25 @@ from ullage.predicting.prediction.request import ChildRequest
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
 
+# While the script has not captured its CUDA graph yet, the run continues for at most this many steps.
 _STEPS_FOR_A_GRAPH: Final = 20
-"""The maximum number of additional steps that ullage runs while it expects the script to capture a CUDA graph."""
 
 
 class StepsTaken:
-    """A record of the training steps that have ended, from which ullage decides whether to stop the run."""
+    """Record the training steps of a run, and decide when to stop the run."""
 
     def __init__(self, request: ChildRequest, journal: Journal, observer: "Observer") -> None:
         self._request, self._journal, self._observer = request, journal, observer
         self._times: list[float] = []
+        # Both lists have one entry per training step, from the end of the step. These bytes are totals.
         self._sent_bytes: list[int] = []
-        """The total bytes that this rank had sent to other ranks at the end of each training step."""
         self._reserved_bytes: list[list[int]] = []
-        """The reserved bytes of each GPU at the end of each training step."""
 
     def __len__(self) -> int:
         return len(self._times)
 
     def note_step(self) -> None:
-        """Record the reserved bytes and the bytes sent to other ranks at the end of a training step."""
+        """Record the reserved bytes and the sent bytes at the end of a training step."""
         self._times.append(time.perf_counter())
         # torch.cuda.memory_reserved() would sort all statistics of the GPU to return this one number.
         self._reserved_bytes.append(
@@ -47,16 +44,12 @@ class StepsTaken:
         self._sent_bytes.append(library.communicators().sent_bytes)
 
     def forget(self) -> None:
-        """Discard the steps that ullage counted by backward passes, because from now on it counts the steps of an
-        optimizer.
-        """
+        """Discard the steps that were counted by backward passes, and count optimizer steps from now on."""
         for noted in (self._times, self._sent_bytes, self._reserved_bytes):
             noted.clear()
 
     def is_reached(self, number: int) -> bool:
-        """Return whether the run may stop after this step: the memory peak is stable, and the run has reached
-        everything that the user requested.
-        """
+        """Return whether the run may stop after this step."""
         wanted, more = self._request.steps, self._request.more_steps
         until = self._request.options["until"]
         if number < wanted or (until is not None and until not in self._observer.reached()):
@@ -68,28 +61,22 @@ class StepsTaken:
         return number >= wanted + more or self._has_settled()
 
     def evaluation_follows(self) -> bool:
-        """Return whether the script directly continues with an evaluation after this step, although the user did not
-        request evaluation with the option `until`.
-        """
+        """Return whether the script runs an evaluation directly after this step."""
         is_due = self._request.options["until"] is None and bool(self._observer.phases.evaluation_is_due)
         return is_due and "eval" not in self._observer.reached()
 
     def seconds(self, began: float) -> list[float]:
-        """Return the duration of each training step in seconds. The first step begins at `began`, a time of
-        `time.perf_counter`.
-        """
+        """Return the duration of each training step in seconds. `began` is the start time of the first step."""
         return [round(after - before, 4) for before, after in pairwise([began, *self._times])]
 
     @property
     def sent_bytes_per_step(self) -> int | None:
-        """The bytes that this rank sent to other ranks in the last training step; None if no step ended. The first step
-        may also include data that is sent only once.
-        """
+        """The bytes that this rank sent to other ranks in the last training step, or None without a step."""
         sent = self._sent_bytes
         return sent[-1] - (sent[-2] if sent[1:] else 0) if sent else None
 
     def reserved_bytes(self, device: int) -> list[int]:
-        """Return the bytes that a GPU had reserved at the end of each training step."""
+        """Return a GPU's reserved bytes at the end of each training step."""
         return [at_end[device] if device < len(at_end) else 0 for at_end in self._reserved_bytes]
 
     def _has_settled(self) -> bool:

@@ -1,8 +1,6 @@
-"""Report to the parent every few seconds what the script's main thread is doing, if no step ends for some time.
+"""Tell the parent process what the script's main thread is doing if a step takes long.
 
-A thread in the script's process reads the main thread's call stack in C code, which creates no Python objects. Python
-objects would change when garbage is collected, and with it when the script's tensors are freed. The parent formats the
-stack as text.
+A thread reads the call stack in C code, because additional Python objects would change when Python collects garbage.
 """
 
 import _thread
@@ -21,20 +19,15 @@ if TYPE_CHECKING:
 
 _PAUSE_SECONDS: Final = 2.0
 _PATIENCE_SECONDS: Final = 4.0
-"""The time in seconds without a finished training step after which ullage reports the script's call stack."""
+# If a script reads more values within one step, a loop seems to wait for a value.
 _WAITING_READS: Final = 100
-"""The number of values that the script has to read back within one step before ullage reports that a loop of the script
-seems to wait for a value.
-"""
 _TORCH: Final = "-packages/torch/"
+# From this version on, Python prints a warning if a process with several threads forks.
 _WARNS_OF_THREADS: Final = (3, 12)
-"""The first Python version that warns of a fork in a process with several threads."""
 
 
 class Whereabouts:
-    """A reporter that sends the position of the script's main thread to the parent process. It is started once, in the
-    main thread.
-    """
+    """Send the call stack of the script's main thread to the parent process."""
 
     def __init__(self, channel: "Channel", journal: Journal, reads: "Reads") -> None:
         self._channel, self._stacks, self._reads = channel, journal.stacks, reads
@@ -42,10 +35,10 @@ class Whereabouts:
         self.note_step()
 
     def begin(self, torch: Any) -> None:
-        """Start to report the position of the script's main thread.
+        """Start to report what the script's main thread is doing.
 
-        Some Python versions warn if a process with several threads forks. In these versions the reporting thread starts
-        only when CUDA is initialised, because CUDA on a real GPU starts threads then too.
+        From Python 3.12 on, a fork of a process with several threads prints a warning. The reporting thread then starts
+        only when CUDA is initialised.
         """
         if not self._stacks.are_recorded:
             return
@@ -56,11 +49,11 @@ class Whereabouts:
             torch.cuda._lazy_call(self._start)
 
     def note_step(self) -> None:
-        """Restart the waiting time for the next report, because a training step has ended."""
+        """Restart the waiting time after a training step has ended."""
         self._since, self._reads_before = time.monotonic(), self._reads.asked
 
     def end(self) -> None:
-        """Stop reporting the position of the script's main thread."""
+        """Stop reporting what the script's main thread is doing."""
         self._is_over = True
 
     def _start(self) -> None:

@@ -1,8 +1,6 @@
-"""A process that starts the user's command in its own process group, waits for it, and ends with its exit code or
-signal.
+"""Start the user's command in its own process group, and exit with its exit code or signal.
 
-`prediction.process.start` starts it with LIFELINE COMMAND... as arguments. The kernel kills the whole process group if
-the parent process ends, even if the command itself is not prepared for that.
+The arguments are LIFELINE COMMAND... . The kernel kills the process group if the parent process ends.
 """
 
 import os
@@ -14,9 +12,7 @@ from ullage.base.child_process import tie_to_parent
 
 
 def main() -> None:
-    """Run the command in sys.argv. End this process with the command's exit code, or by the signal that ended the
-    command.
-    """
+    """Run the command in sys.argv, and end this process with the same exit code or signal."""
     tie_to_parent()
     try:
         code = subprocess.call(sys.argv[2:])

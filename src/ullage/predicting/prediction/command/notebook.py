@@ -1,4 +1,4 @@
-"""Run a Jupyter notebook as a script: its code cells in order. Each cell has its own file name in tracebacks."""
+"""Run the code cells of a Jupyter notebook in order, as a script."""
 
 import ast
 import builtins
@@ -22,7 +22,7 @@ _INSTALLING: Final = re.compile(
 
 
 def run_notebook(file: Path, module: ModuleType) -> None:
-    """Run the code cells of a notebook one after the other in a module's namespace, as a Jupyter kernel would.
+    """Run the code cells of a notebook in order in a module's namespace.
 
     If IPython is installed, it translates magics (%...) and shell lines (!...). Lines that install packages are
     skipped, because a prediction must not change the caller's environment.
@@ -63,7 +63,6 @@ def cells_of(file: Path) -> list[str]:
 
 
 def _shell(module: ModuleType) -> Any:
-    """Return IPython's shell for the module in which the notebook runs; None if IPython is not installed."""
     try:
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
@@ -75,9 +74,6 @@ def _shell(module: ModuleType) -> Any:
 
 
 def _execute(code: CodeType, names: dict[str, Any]) -> None:
-    """Run the code of a notebook cell. If the cell has `await` at the top level, run its coroutine until it is
-    complete.
-    """
     result = eval(code, names)
     if code.co_flags & inspect.CO_COROUTINE:
         import asyncio

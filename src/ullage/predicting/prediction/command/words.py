@@ -1,6 +1,4 @@
-"""Parse the command line that the user wants to run: a script, a module, or a launcher such as torchrun. Return also
-the number of GPUs that it needs.
-"""
+"""Parse the user's command, and find out how many GPUs it needs."""
 
 import os
 import re
@@ -18,11 +16,12 @@ from ullage.base.foreign_files import open_regular
 
 PYTHON_FILES: Final = (".py", ".pyw")
 NOTEBOOK: Final = ".ipynb"
+# torchrun (torch 2.15) and deepspeed (0.18)
 _PER_NODE: Final = frozenset(("--nproc-per-node", "--nproc_per_node", "--num-gpus", "--num_gpus"))
-"""The options of torchrun (torch 2.15) and deepspeed (0.18) that set the number of processes per machine."""
+# accelerate (1.15)
 _IN_ALL: Final = frozenset(("--num-processes", "--num_processes"))
-"""The options of accelerate (1.15) that set the total number of processes on all machines."""
 _NODES: Final = frozenset(("--nnodes", "--num-machines", "--num_machines", "--num-nodes", "--num_nodes"))
+# These options, each with a value, connect machines. The command runs on one machine only.
 _OF_SEVERAL_NODES: Final = frozenset(
     (
         *("--node-rank", "--node_rank", "--machine-rank", "--machine_rank"),
@@ -32,9 +31,6 @@ _OF_SEVERAL_NODES: Final = frozenset(
         *("--hostfile", "-H", "--include", "-i"),
     )
 )
-"""The launcher options, each with a value, through which machines find each other. ullage removes them from the
-command, because it runs the command of a single machine.
-"""
 _LAUNCHERS: Final = frozenset(("torchrun", "accelerate", "deepspeed"))
 _LAUNCHER_MODULES: Final = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
@@ -43,31 +39,26 @@ _LAUNCHER_MODULES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The user's command in the form in which ullage runs it on this single machine."""
+    """The user's command, changed so that it runs on a single machine."""
 
     words: tuple[str, ...]
     nodes: int = 1
-    """The number of machines for which the user wrote the command."""
+    """The number of machines in the user's command."""
     cards: int = 1
-    """The number of GPUs that the command needs on each machine."""
+    """The number of GPUs per machine that the command needs."""
 
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
-"""A regular expression for an environment variable that is set in front of a shell command: NAME=value."""
 
 
 def shown(words: Sequence[str]) -> str:
-    """Return a command as one line for a report, with shell quoting. If an argument has several lines, show only its
-    first line.
-    """
+    """Return the first line of a command with shell quoting."""
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
 
 
 def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears the environment variables, such as "env -i"; "" if the command keeps
-    them. ullage needs these variables in each process.
-    """
+    """Return the part of a command that clears environment variables, such as "env -i", or ""."""
     for word, option in pairwise(words):
         name = Path(word).name
         is_python = name.startswith("python") and option in ("-I", "-E")
@@ -77,9 +68,7 @@ def clearing(words: Sequence[str]) -> str:
 
 
 def is_program(file: Path) -> bool:
-    """Return whether a file is a program that Python does not execute, such as a shell script or a binary. The first
-    line of the file decides.
-    """
+    """Return whether a file is a program other than a Python script, such as a shell script."""
     if file.suffix in (*PYTHON_FILES, NOTEBOOK) or not os.access(file, os.X_OK):
         return False
     try:
@@ -91,16 +80,14 @@ def is_program(file: Path) -> bool:
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Return whether a command is a launcher that starts one process per GPU: torchrun, accelerate launch or
-    deepspeed.
-    """
+    """Return whether a command starts torchrun, accelerate launch or deepspeed."""
     return bool(words) and (
         Path(words[0]).name in _LAUNCHERS or any(word in _LAUNCHER_MODULES for word in _options_of_launcher(words))
     )
 
 
 def launch_of(words: Sequence[str]) -> Launch:
-    """Return the part of a launcher's command that runs on one machine.
+    """Change a launcher's command so that it runs on one machine.
 
     Args:
         words: the command as it was typed: "torchrun --nnodes 2 --nproc-per-node 8 train.py".
@@ -120,9 +107,6 @@ def launch_of(words: Sequence[str]) -> Launch:
 
 
 def _options_of_launcher(words: Sequence[str]) -> list[str]:
-    """Return the launcher and its own options. These are all arguments before the script; later arguments belong to the
-    script.
-    """
     for place, word in enumerate(words[1:], 1):
         if word.endswith(PYTHON_FILES) or (word in ("-m", "--module") and words[0] in _LAUNCHERS):
             return list(words[:place])
@@ -139,7 +123,6 @@ def _values(words: Sequence[str], names: frozenset[str]) -> list[str]:
 
 
 def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) -> list[str]:
-    """Return a copy of a command in which some options have a new value. If the value is None, remove these options."""
     found: list[str] = []
     is_value = False
     for word in words:
@@ -154,7 +137,6 @@ def _with_value(words: Sequence[str], names: frozenset[str], value: str | None) 
 
 
 def _number(text: str) -> int:
-    """Return the number of processes in an option's text; 1 if the text is not a number, such as torchrun's "gpu"."""
     return max(int(text), 1) if text.isdecimal() and len(text) < 6 else 1
 
 

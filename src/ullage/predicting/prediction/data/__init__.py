@@ -1,1 +1,1 @@
-"""The result of a script's run, and the prediction that ullage makes from it, as plain data."""
+"""The result of a script's run and the prediction from it, as plain data."""

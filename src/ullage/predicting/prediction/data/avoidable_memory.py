@@ -1,6 +1,4 @@
-"""Plain data about memory that a run could avoid at its memory peak. Sizes are in bytes. This module does not import
-torch.
-"""
+"""Plain data about memory that a run could avoid at its memory peak. Sizes are in bytes."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -8,30 +6,28 @@ from typing import Any, Final
 
 
 class AvoidableKind(StrEnum):
-    """The kind of GPU memory that a run could avoid, such as logits or optimizer temporaries."""
+    """The kind of GPU memory that a run could avoid, such as logits."""
 
     HELD_OVER = "held_over"
-    """Memory blocks of an earlier step that no operator uses any more, but that a variable still holds."""
+    """Memory of an earlier step that no operator uses any more but that a variable still holds."""
     OPTIMIZER_TEMPORARIES = "optimizer_temporaries"
-    """Temporary tensors that the optimizer's step allocates for all parameters at once (`foreach`)."""
+    """Temporary tensors for all parameters at once, which the optimizer's step allocates (`foreach`)."""
     GRADIENTS_KEPT_ZEROED = "gradients_kept_zeroed"
-    """Gradients that are set to zero, and stay allocated during the forward pass."""
+    """Gradients that are set to zero but stay allocated during the forward pass."""
     GRADIENTS_BESIDE_COPIES = "gradients_beside_copies"
-    """Gradients that stay allocated next to a copy in another data type, which the optimizer uses for its own
-    weights.
-    """
+    """Gradients that stay allocated next to a copy in another data type."""
     SECOND_COPY_OF_WEIGHTS = "second_copy_of_weights"
     """A second copy of the trained weights, such as a moving average, a `deepcopy`, or a copied `state_dict`."""
     LOGITS_IN_FP32 = "logits_in_fp32"
-    """The logits (one score per vocabulary entry), and the tensors that a loss function computes from them."""
+    """Logits in float32, and the tensors that a loss function computes from them."""
     ATTENTION_SCORES = "attention_scores"
-    """Attention matrices, with one score for each pair of tokens, that are kept for the backward pass."""
+    """Attention matrices that are saved for the backward pass."""
     SAVED_ACTIVATIONS = "saved_activations"
-    """The activations that a module saves for the backward pass."""
+    """Activations that a module saves for the backward pass."""
     WORKSPACES = "workspaces"
     """Scratch memory of libraries such as cuBLAS and cuDNN."""
     FRAGMENTATION = "fragmentation"
-    """Memory that the allocator has reserved and that no memory block uses."""
+    """Reserved memory that no tensor uses."""
 
 
 _TITLES: Final = {
@@ -50,52 +46,42 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avoidable:
-    """Memory that is in use at the peak of allocated memory and that the script could avoid, with the evidence."""
+    """Memory at the peak of allocated memory that the script could avoid."""
 
     kind: AvoidableKind
-    """The kind of the memory."""
+    """The kind of the avoidable memory."""
     peak_bytes: int
-    """The size of the avoidable memory at the memory peak, in bytes. Each memory block is counted in only one row."""
+    """The size of the avoidable memory at the memory peak, in bytes."""
     gain_bytes: int | None
-    """The number of bytes by which the peak of allocated memory falls if the script avoids this memory; None if ullage
-    cannot compute the number.
-    """
+    """The bytes by which the peak of allocated memory falls without this memory, or None if unknown."""
     gain_reserved_bytes: int | None = None
-    """The number of bytes by which the peak of reserved memory falls if the script avoids this memory; None if a replay
-    of the allocations cannot show it.
-    """
+    """The bytes by which the peak of reserved memory falls without this memory, or None if unknown."""
     blocks: int = 0
     """The number of avoidable memory blocks at the memory peak."""
     names: tuple[str, ...] = ()
-    """The variables that hold the avoidable memory. PyTorch frees it only when all of these variables release it."""
+    """The variables that hold the avoidable memory. PyTorch frees it when all of them release it."""
     file: str | None = None
     """The file of the user's source line that allocated most of the avoidable memory."""
     line: int | None = None
     function: str | None = None
-    """The name of the function that contains the allocating source line."""
+    """The function that contains the source line of the allocation."""
     module: str = ""
-    """The dotted name of the module whose forward pass allocated the avoidable memory; empty if it is not known."""
+    """The module whose forward pass allocated the avoidable memory. It is empty if the module is unknown."""
     hold_file: str | None = None
-    """The file of the source line that assigns the variable that holds the memory, or that puts the memory into a
-    container.
-    """
+    """The file of the source line that assigns the variable, or adds the tensor to a container."""
     hold_line: int | None = None
     hold_function: str = ""
-    """The name of the function whose local variables hold the avoidable memory."""
+    """The function whose local variables hold the avoidable memory."""
     variables: tuple[str, ...] = ()
-    """The local variables through which the function holds the avoidable memory, such as `losses` for the object path
-    `losses[3]`.
-    """
+    """The local variables that hold the avoidable memory, such as `losses`."""
     evidence: str = ""
-    """A sentence that gives the evidence that the script can avoid this memory."""
+    """A sentence that says why the script can avoid this memory."""
     remedy: str = ""
-    """A sentence that says what to change in the source code to avoid this memory."""
+    """A sentence that says how to change the source code to avoid this memory."""
 
     @property
     def title(self) -> str:
-        """A short title of a row about avoidable memory: the kind of memory, and the variable or the module if it is
-        known.
-        """
+        """A short title with the kind of memory, and with the variable or the module if it is known."""
         of = ", ".join(self.names) or self.module
         return f"{_TITLES[self.kind]}: {of}" if of else _TITLES[self.kind]
 

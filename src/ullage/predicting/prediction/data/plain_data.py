@@ -1,5 +1,4 @@
-"""Convert frozen dataclasses to plain data for JSON, and plain data back to dataclasses. This module does not import
-any of these dataclasses.
+"""Convert frozen dataclasses to plain data for JSON, and back.
 
 Both sides of a pipe run the same version of this package, so a missing or unknown field is a bug in ullage.
 """
@@ -15,7 +14,7 @@ T = TypeVar("T")
 
 
 class PlainData:
-    """The base class of the dataclasses that ullage sends to another process as JSON."""
+    """A base class of dataclasses that are sent to another process as JSON."""
 
     __slots__ = ()
 
@@ -26,12 +25,12 @@ class PlainData:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the object from which the method `to_json` made this plain data."""
+        """Create an object from the plain data that `to_json` returned."""
         return from_plain(cls, data)
 
 
 def to_plain(value: Any) -> Any:
-    """Return a copy of a value in which dicts replace dataclasses, and lists replace tuples."""
+    """Convert dataclasses to dicts and tuples to lists in a copy of a value."""
     if is_dataclass(value):
         return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -42,7 +41,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[T], data: Any) -> T:
-    """Return an object of the given dataclass, made from the plain data that `to_plain` returned.
+    """Create an object of a dataclass from the plain data that `to_plain` returned.
 
     Raises:
         TypeError: a field is missing or unknown.

@@ -1,8 +1,7 @@
-"""The result of `ullage predict`: a verdict, and the figures from which it is made.
+"""The result of `ullage predict`: whether the script fits, and how much memory it uses.
 
-The verdict is made from a range: the lowest and the highest use of memory that the driver may report. It is a range
-because only a real GPU knows the sizes of its CUDA context and of some cuDNN workspaces. PyTorch's own figures
-(allocated, reserved) are exact.
+PyTorch's figures (allocated and reserved memory) are exact. The total use is a range, because only a real GPU knows the
+exact sizes of its CUDA context and of some cuDNN workspaces.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -19,11 +18,11 @@ from ullage.predicting.prediction.job_request import JobRequest
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 2
-"""The version of the JSON format of a prediction. It increases when a field is removed or changes its meaning."""
+"""The version of the prediction's JSON format. It increases when a field is removed or changes its meaning."""
 
 
 class Verdict(StrEnum):
-    """The verdict on whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
+    """Whether a script fits on a GPU: yes, no, or uncertain (`UNKNOWN`)."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does not fit"
@@ -31,14 +30,14 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code with which `ullage predict` reports this verdict."""
+        """The exit code of `ullage predict` for this result."""
         codes = {Verdict.FITS: ExitCode.YES, Verdict.DOES_NOT_FIT: ExitCode.NO, Verdict.UNKNOWN: ExitCode.UNKNOWN}
         return codes[self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The memory peaks of one optimizer step. `complete` is False if the run ended during the step."""
+    """The memory peaks of an optimizer step. `complete` is False if the run ended during the step."""
 
     step: int
     peak_allocated_bytes: int
@@ -50,31 +49,25 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseUse:
-    """The memory peaks of one phase of a run, such as loading, evaluation or saving."""
+    """The memory peaks of one phase of a run, such as loading or evaluation."""
 
     name: str
     first_step: int
-    """The number of the training step with which the phase began. For a phase without steps, it is the number of steps
-    before the phase; 0 means before the first step.
-    """
+    """The first training step of the phase. Without a step, it is the last step before the phase, or 0."""
     peak_allocated_bytes: int
     before_bytes: int
-    """The bytes that were already allocated when the phase began. If the script ran the phase several times, the time
-    with the highest peak counts.
-    """
+    """The bytes that were already allocated at the beginning of the phase."""
     peak_reserved_bytes: int
     file: str | None
-    """The file of the user's source line whose allocation reached the phase's peak of allocated memory. None if no such
-    line is known, or if the memory was allocated before the phase.
-    """
+    """The file of the user's source line that allocated the peak of the phase, or None if it is unknown."""
     line: int | None
     count: int
-    """The number of times that the script ran this phase, such as an evaluation."""
+    """The number of times that the script ran this phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseBand:
-    """The position of a run's phase, such as evaluation, in the timeline: its first and its last time bin."""
+    """The first and the last time bin of a phase, such as evaluation, in the timeline."""
 
     name: str
     first: int
@@ -83,7 +76,7 @@ class PhaseBand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineUse:
-    """The memory in use at one point in time that has one role, and that one line of the user's code allocated."""
+    """The memory that one source line allocated for one role, such as parameters."""
 
     role: str
     file: str | None
@@ -93,14 +86,12 @@ class LineUse:
     bytes: int
     blocks: int
     module: str = ""
-    """The name of the module that was running, with a star in place of each number. The name is empty if the row is
-    about a line of the user's code.
-    """
+    """The module that was running, with a star in place of each number. It is empty in a row about a source line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRead:
-    """A group of values that the script read back from the GPU at one source line."""
+    """Tensor values that the script read on the CPU at one source line, for example with `item()`."""
 
     file: str | None
     line: int | None
@@ -108,129 +99,107 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """The effect of the values that the script read: "shape" (a tensor's size), "branch" (control flow), "number"
-    (integer), or "float" (not known to affect a size or a branch).
+    """The effect of the values: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or "float"
+    (no known effect).
     """
     certainty: str
     """The certainty of the values: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
-    (other ranks have the same value), "drawn" (random, from a seed), or "unknown" (replaced by zero).
+    (the same on all ranks), "drawn" (random), or "unknown" (zero instead).
     """
 
     @property
     def may_decide(self) -> bool:
-        """Whether a tensor size or a branch of the script may depend on the values that the script read back."""
+        """Whether a tensor size or a branch may depend on the values."""
         return self.kind != "float"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuesUse:
-    """A summary of the values that the script read back from the GPU, and of how ullage determined them."""
+    """The tensor values that the script read on the CPU, and how ullage computed them."""
 
     mode: str
     """The mode in which ullage tracks tensor values: "on", "off" or "all"."""
     seed: int
     routing: str
     host_bytes: int
-    """The peak of host memory that ullage used to track tensor values, in bytes."""
+    """The peak of host memory that ullage used for tensor values, in bytes."""
     failures: dict[str, str]
-    """The operators that ullage could not compute on the host, each with its error. The values of their results are
-    unknown.
-    """
+    """The operators that ullage could not compute on the CPU, each with its error."""
     routed: int = 0
-    """The number of times that the option `routing`, and not the random scores, chose the experts of a
-    mixture-of-experts layer.
-    """
+    """The number of times that the option `routing` chose the experts of a mixture-of-experts layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """An out-of-memory error of PyTorch, with the user's source line that raised it, and the memory that was in use at
-    that time.
-    """
+    """An out-of-memory error of PyTorch, with its source line and the memory in use."""
 
     text: str
     file: str | None
     line: int | None
     requested_bytes: int
-    """The size of the failed memory request in bytes. The fields `allocated_bytes` and `reserved_bytes` are the memory
-    just before this request.
-    """
+    """The size of the failed allocation in bytes. `allocated_bytes` and `reserved_bytes` are from just before it."""
     allocated_bytes: int
     reserved_bytes: int
     roles: dict[str, int]
     lines: list[LineUse]
     limit_bytes: int | None = None
-    """The limit that the script set for its own reserved memory (`torch.cuda.set_per_process_memory_fraction`), if that
-    limit refused the request; None if the GPU was full.
-    """
+    """The script's own memory limit (`torch.cuda.set_per_process_memory_fraction`) if it caused the error, or None."""
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory in use when memory ran out, by module and by the library's source line, as in
-    `Prediction.library_lines`.
-    """
+    """The memory in use for each module and each source line of a library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """Growth of memory from step to step: the bytes that each of the last steps left allocated, the source line that
-    allocated most of them, and the variable that holds them.
-    """
+    """Memory that grows from step to step, with its source line and the variable that holds it."""
 
     bytes_per_step: int
     file: str | None
     line: int | None
     holder: str | None = None
-    """The path from a variable to the object that holds the growing memory, as in `ullage.owners`; None if it is not
-    known.
-    """
+    """The path from a variable to the object that holds the growing memory, or None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """The data for the charts on an HTML page. Sizes are in bytes after the allocator's rounding."""
+    """The data for the charts on an HTML page. Sizes are in bytes, as rounded up by the allocator."""
 
     by_role: dict[str, list[int]]
-    """The allocated bytes of each role at each point of the timeline."""
+    """The allocated bytes of each role, such as parameters, over time."""
     tree: list[tuple[str, str, str, int, int]]
-    """The memory at the memory peak, as rows of role, module, source line, bytes, and number of memory blocks."""
+    """The memory at the peak. Each row has a role, module, source line, size, and number of blocks."""
     segments: list[dict[str, Any]]
-    """The allocator's segments at the memory peak. Each has its address, its size, and its blocks as (offset, bytes,
-    role).
-    """
+    """The allocator's segments at the memory peak. Each has an address, a size, and blocks (offset, bytes, role)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudnnUse:
-    """The operations (convolutions, attention) that ran in cuDNN, and the sources of their workspace sizes; in bytes.
+    """The operations that ran in cuDNN and their workspace sizes in bytes.
 
-    `problems` counts operations by source: "cudnn": cuDNN's own answer; "table": measured on similar operations;
-    "given": by the user; "unknown": counted as zero.
+    `problems` counts operations by the source of the size: "cudnn", "table" (measured sizes), "given" (by the user), or
+    "unknown".
     """
 
     version: int
-    """The version of cuDNN as a number, such as 91900 for 9.19.0; 0 if no operation ran in cuDNN."""
+    """The version number of cuDNN, such as 91900 for 9.19.0, or 0 without cuDNN operations."""
     problems: dict[str, int]
     largest_workspace_bytes: int
     below_bytes: int
-    """The number of bytes by which cuDNN workspaces on a real GPU may be smaller than ullage counted; 0 if cuDNN itself
-    gave all sizes.
-    """
+    """The bytes by which cuDNN workspaces may be smaller on a real GPU."""
     above_bytes: int
-    """The number of bytes by which cuDNN workspaces on a real GPU may be larger than ullage counted."""
+    """The bytes by which cuDNN workspaces may be larger on a real GPU."""
     benchmark_bytes: int
-    """The additional workspace bytes of the cuDNN plan that a real GPU may choose with
-    `torch.backends.cudnn.benchmark`.
-    """
+    """The additional bytes that cuDNN may use with `torch.backends.cudnn.benchmark`."""
     reasons: list[str]
-    """The reasons why ullage could not ask cuDNN for workspace sizes."""
+    """The reasons why cuDNN itself gave no workspace sizes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """The estimated size of memory that a library reports only on a real GPU, in bytes at the peak of that memory."""
+    """The estimated peak of library memory that only a real GPU can report, in bytes."""
 
     kind: str
-    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc` or `fft`. The kind `nccl` stands for NCCL's buffers,
-    which the run uses in addition to all counted memory.
+    """The kind of operation: `rnn`, `batch_norm`, `dropout`, `ctc`, `fft`, or `nccl` (buffers outside the reserved
+    memory).
     """
     count: int
     guessed_bytes: int
@@ -240,65 +209,60 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The reserved memory for other ways in which a driver may place segments in the address space; sizes in bytes.
+    """The reserved memory if the driver places the allocator's segments at other addresses. Sizes are in bytes.
 
-    Up to torch 2.11 the allocator chooses the block with the lower address among equally large free blocks, so that
-    addresses matter.
+    Up to torch 2.11, the allocator chooses the lowest address among free blocks of equal size.
     """
 
     driver: str
-    """The driver whose addresses for segments ullage emulated: one of `ullage.gpu.placement.PLACEMENTS`."""
+    """The driver whose segment addresses ullage emulates: one of `ullage.gpu.placement.PLACEMENTS`."""
     ties: int
-    """The number of times that addresses decided which of several equally large free blocks the allocator used."""
+    """The number of times that the allocator chose among free blocks of equal size by address."""
     below_bytes: int
-    """The maximum number of bytes by which the run would reserve less with other addresses of its segments."""
+    """The bytes by which reserved memory may be lower with other segment addresses."""
     above_bytes: int
-    """The maximum number of bytes by which the run would reserve more with other addresses of its segments."""
+    """The bytes by which reserved memory may be higher with other segment addresses."""
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
+    """Whether the run fits on the GPU with at least one of the compared placements of segments."""
     is_certain: bool
-    """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
-    other fields of this object are not known.
+    """Whether a replay with the run's own addresses reproduced its reserved memory. If False, the other fields are
+    unknown.
     """
 
     @property
     def decides_nothing(self) -> bool:
-        """Whether all compared ways to place segments reserve the same amount of memory."""
+        """Whether the run reserves the same amount of memory with all compared placements of segments."""
         return self.is_certain and not self.below_bytes and not self.above_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutsideUse:
-    """The peak of GPU memory that one library requested from the driver without PyTorch's allocator, in requested
-    bytes.
-    """
+    """The peak of GPU memory that one library requested directly from the driver, in bytes."""
 
     library: str
-    """The file name of the library's shared object, such as `libcufft.so.11`."""
+    """The file name of the shared library, such as `libcufft.so.11`."""
     calls: int
     bytes: int
-    """The bytes of driver memory that the library had not freed when the run ended."""
+    """The bytes that the library had not freed at the end of the run."""
     peak_bytes: int
     managed_peak_bytes: int
-    """The peak of the library's CUDA managed memory in bytes. Managed memory counts as host memory."""
+    """The library's peak of CUDA managed memory in bytes. It counts as host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """The GPU memory that libraries requested from the driver without PyTorch's allocator, in bytes."""
+    """The GPU memory that libraries requested directly from the driver, in bytes."""
 
     uses: list[OutsideUse]
     peak_bytes: int
-    """The bytes that the driver's peak of used GPU memory has in addition to PyTorch's peak of reserved memory and the
-    CUDA context.
-    """
+    """The peak of used GPU memory, minus PyTorch's peak of reserved memory and the CUDA context."""
     managed_on_card_bytes: int
     """The peak of CUDA managed memory that the script prefetched to the GPU, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """The memory peaks of one of several runs of the same script."""
+    """The memory peaks of one run, if the same script was run several times."""
 
     verdict: Verdict
     peak_allocated_bytes: int
@@ -306,9 +270,7 @@ class Peaks:
 
     @classmethod
     def of(cls, prediction: "Prediction", **more: Any) -> Self:
-        """Return the memory peaks of a prediction as an object of this class. Keywords set the additional fields of the
-        class.
-        """
+        """Create an object with the memory peaks of a prediction."""
         return cls(
             verdict=prediction.verdict,
             peak_allocated_bytes=prediction.peak_allocated_bytes,
@@ -319,7 +281,7 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawPeaks(Peaks):
-    """The memory peaks of a run of the same script with another seed for random values."""
+    """The memory peaks of a run with another random seed."""
 
     seed: int
 
@@ -333,18 +295,16 @@ class RankPeaks(Peaks):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessPeaks(Peaks):
-    """The memory peaks of one process that a predicted command started."""
+    """The memory peaks of one process of the predicted command."""
 
     name: str
-    """The name of the program that the predicted process runs."""
+    """The name of the process's program."""
     rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPeaks(Peaks):
-    """The memory peaks of one of a script's two runs: the first run, or the run that resumes with additional
-    arguments.
-    """
+    """The memory peaks of a script's first run or of its resumed run."""
 
     arguments: list[str]
     phases: list[PhaseUse]
@@ -353,7 +313,7 @@ class RunPeaks(Peaks):
 @public
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction(Answer):
-    """The prediction for one script on one GPU. All fields whose names end in `_bytes` are in bytes."""
+    """The prediction for a script on a GPU. Fields that end in `_bytes` are in bytes."""
 
     described_in: ClassVar[str] = "ullage.predicting.prediction.description.describe"
 
@@ -364,12 +324,10 @@ class Prediction(Answer):
     gpu: str
     torch: str
     world_size: int | None
-    """The number of ranks of the distributed run; None if the script runs as a single process."""
+    """The number of ranks, or None without distributed training."""
     rank: int
     ranks: list[RankPeaks] = field(default_factory=list)
-    """The memory peaks of every rank, if ullage ran all ranks; otherwise empty. All other figures are for the rank that
-    uses the most memory.
-    """
+    """The memory peaks of all ranks, if all were run. Other fields are for the rank that uses the most memory."""
     total_memory_bytes: int
     context_bytes: int
     context_interval_bytes: tuple[int, int]
@@ -378,129 +336,95 @@ class Prediction(Answer):
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     cached_bytes: int
-    """The reserved bytes minus the allocated bytes, at the time of the peak of allocated memory."""
+    """The reserved bytes minus the allocated bytes, at the peak of allocated memory."""
     headroom_bytes: int
-    """The GPU's total memory, minus the peak of reserved memory, the CUDA context, and memory taken outside PyTorch's
-    allocator.
-    """
+    """The GPU's memory that remains free at the peak of reserved memory."""
     cudnn: CudnnUse
-    """The cuDNN operators of the run, and how exactly ullage knows their workspace sizes. Both ends of the range
-    `interval_bytes` include this uncertainty.
-    """
+    """The cuDNN operations of the run, and the accuracy of their workspace sizes."""
     guesses: list[Guess]
-    """The memory sizes that ullage estimated, which are part of the memory peaks. Both ends of the range
-    `interval_bytes` include the bounds of these estimates.
-    """
+    """The estimated sizes of library memory. They are part of the memory peaks."""
     placement: Placement | None
-    """The reserved memory that the run would have with other segment addresses. None if addresses do not matter (from
-    torch 2.12 on), or if the run allocated nothing.
-    """
+    """The reserved memory with other segment addresses. It is None if addresses do not matter (from torch 2.12)."""
     outside: Outside
-    """The memory that libraries took outside PyTorch's allocator. Both ends of the range `interval_bytes` include this
-    memory.
-    """
+    """The memory that libraries requested directly from the driver."""
     interval_bytes: tuple[int, int]
-    """The range of used GPU memory at the peak: the lowest and the highest number of bytes that the driver may
-    report.
-    """
+    """The lowest and the highest number of bytes that the driver may report as used at the peak."""
     settled: bool
     growth: Growth | None
-    """The growth of memory from one training step to the next; None if memory does not grow."""
+    """The growth of memory from step to step, or None if memory does not grow."""
     peak_step: int | None
-    """The number of the training step with the peak of allocated memory."""
+    """The training step with the peak of allocated memory."""
     steps: list[Step]
     roles: dict[str, int]
-    """The requested bytes of each role at the peak of allocated memory, and the bytes that the allocator's rounding
-    adds. Their sum is `peak_allocated_bytes`.
-    """
+    """The bytes of each role, such as parameters, at the peak. Their sum is `peak_allocated_bytes`."""
     role_peaks: dict[str, int]
-    """The peak of each role by itself, in requested bytes. The peaks may be at different times."""
+    """The peak of each role, such as parameters, in requested bytes. These peaks may be at different times."""
     lines: list[LineUse]
     timeline: dict[str, list[int]]
     reads: list[HostRead]
     values: ValuesUse
     draws: list[DrawPeaks] = field(default_factory=list)
-    """The memory peaks of the runs with several seeds, if random or unknown values may have affected the result;
-    otherwise empty. The verdict and `interval_bytes` are for all seeds; all other figures are for the seed that used
-    the most memory.
+    """The memory peaks with several random seeds, if random values may affect the result. Other fields are for the seed
+    with the highest peak.
     """
     oom: Oom | None
     oom_count: int
-    """The number of out-of-memory errors of the run, including errors that the script handled."""
+    """The number of out-of-memory errors, including errors that the script handled."""
     notes: list[str]
-    """The notes on how far the user can trust the figures of the prediction."""
+    """Notes about the accuracy of the prediction."""
     unwritten: dict[str, int]
-    """The CUDA functions that the script called although the emulated GPU does not support them, with the number of
-    calls. Each call returned the error "not supported".
-    """
+    """The CUDA functions that the emulated GPU does not support, with the number of calls."""
     compiled_graphs: int
-    """The number of graphs that torch.compile compiled during the run."""
+    """The number of graphs that torch.compile compiled."""
     eager: Peaks | None = None
-    """The memory peaks of the same script with torch.compile switched off; None if ullage did not run it in this
-    way.
-    """
+    """The memory peaks without torch.compile, or None if ullage did not run the script without it."""
     changes_made: dict[str, int]
-    """The number of times that each change in `Request.changes` took effect. A change that never took effect is left
-    out.
-    """
+    """The number of times that each change in `Request.changes` took effect."""
     changes_refused: dict[str, str]
     """The requested changes that ullage could not make, each with the reason."""
     training: TrainingFacts | None = None
-    """The facts about how the script trains, if `Request.diagnose` requested them; otherwise None. The JSON does not
-    contain them.
-    """
+    """Facts about the training, or None if `Request.diagnose` is off. They are not part of the JSON."""
     picture: Picture | None
-    """The data for the charts on an HTML page, if the user requested a page; otherwise None. The JSON does not
-    contain it.
-    """
+    """The data for the charts on an HTML page, or None if not requested. They are not part of the JSON."""
     snapshot_error: str | None
-    """The reason why ullage could not write the memory snapshot; None if it was written or not requested."""
+    """The reason why ullage could not write the memory snapshot, or None."""
     ended: str
-    """The reason why the run ended: "steps" (enough steps), "ended" (the script ended), "time" (the time limit) or
-    "oom".
-    """
+    """The reason why the run ended: "steps" (enough steps), "ended" (by itself), "time" (time limit) or "oom"."""
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
-    """The processes of a command that used the GPU, if there are several. All other figures are for the process that
-    used the most memory.
-    """
+    """The memory peaks of all processes of a command. Other fields are for the process that used the most memory."""
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at the peak of allocated memory, by module and by the library's source line. It is empty unless a
-    single line of the user's code, such as `trainer.train()`, leads to most of that memory through a library.
+    """The memory at the peak by module and library line. It is filled if one line of the user's code, such as
+    `trainer.train()`, leads to most of the memory.
     """
     phases: list[PhaseUse] = field(default_factory=list)
-    """The memory peaks of each phase of the run, such as loading, steps and evaluation."""
+    """The memory peaks of each phase, such as loading, steps and evaluation."""
     bands: list[PhaseBand] = field(default_factory=list)
-    """The position of each phase in the timeline; empty if the run has no phases other than loading and steps."""
+    """The position of each phase in the timeline. It is empty if the run has only loading and steps."""
     runs: list[RunPeaks] = field(default_factory=list)
-    """The memory peaks of the script's first run and of its resumed run, if ullage ran the script twice; otherwise
-    empty. All other figures are for the run that used more memory.
+    """The memory peaks of the first and the resumed run, if ullage ran both. Other fields are for the run that used
+    more memory.
     """
     host: HostUse | None = None
-    """The host memory that the run needs on one node; None if the script's process could not measure it."""
+    """The host memory that the run needs on one node, or None if it was not measured."""
     job_request: JobRequest | None = None
-    """The lines of a cluster job script that request the predicted resources; None if the user did not request them."""
+    """The lines of a cluster job script that request the predicted resources, or None if not requested."""
     epoch: EpochUse | None = None
-    """The memory use of an epoch with its batches in their real order, if `batches="heaviest"` requests it; otherwise
-    None.
-    """
+    """The memory use of a whole epoch, or None unless `batches="heaviest"` requests it."""
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory at the peak of allocated memory that the script could avoid; empty if the user did not request the
-    search for it.
-    """
+    """The memory that the script could avoid at its peak. It is empty if the user did not request the search."""
     sent_bytes_per_step: int | None = None
-    """The estimated bytes that this rank sends to other ranks through NCCL per training step; None if no step ended.
-    The estimate assumes ring algorithms, although NCCL also chooses trees and multicast.
+    """The estimated bytes that this rank sends through NCCL per training step, or None without a step.
+
+    The estimate assumes ring algorithms, although NCCL also uses trees and multicast.
     """
     recomputed_share: float | None = None
-    """The estimated fraction of the forward pass that the backward pass computed again (activation checkpointing). Each
-    module counts by the size of its parameters. None if no module was called.
+    """The estimated fraction of the forward pass that activation checkpointing computes again, weighted by parameters.
+    It is None if no module was called.
     """
 
     def to_json(self) -> dict[str, Any]:
-        """Return the prediction as plain data for `json.dumps`, with the version of the JSON format as the first
-        key.
-        """
+        """Return the prediction as plain data for `json.dumps`."""
         data = {"schema": SCHEMA, **asdict(self), "verdict": self.verdict.value, "cached": self.cached_bytes}
         del data["picture"]
         del data["training"]
@@ -512,8 +436,6 @@ class Prediction(Answer):
 
 
 def fullness_of(prediction: Prediction) -> tuple[int, int]:
-    """Return a sort key for the predictions of one script. The best verdict is first; equal verdicts are in the order
-    of their highest possible memory use.
-    """
+    """Return a sort key for predictions: scripts that fit come first, then lower memory use."""
     order = (Verdict.FITS, Verdict.UNKNOWN, Verdict.DOES_NOT_FIT)
     return order.index(prediction.verdict), prediction.interval_bytes[1]

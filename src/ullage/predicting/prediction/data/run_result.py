@@ -1,5 +1,6 @@
-"""The measured result of a script's run. The script's process makes the result, and the parent process reads it. This
-module does not import torch. Sizes are in bytes.
+"""The measured result of a script's run. The script's process sends it to the parent process.
+
+Sizes are in bytes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,53 +29,39 @@ Ending = Literal["steps", "time", "ended", "oom", "error"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The way in which a script ended: after enough steps, at the time limit, by itself, out of memory, or with another
-    error.
-    """
+    """The reason why a script ended, such as enough steps, a time limit or an error."""
 
     kind: Ending
     type: str = ""
-    """The class name of the error."""
+    """The class name of the script's error."""
     text: str = ""
     traceback: str = ""
     exit_code: int | None = None
-    """The exit code with which the script itself ended, for example through `sys.exit`; None without such an exit
-    code.
-    """
+    """The exit code that the script set, for example with `sys.exit`, or None."""
     file: str | None = None
     """The file of the user's source line that raised the error."""
     line: int | None = None
     is_of_system: bool = False
-    """Whether the script failed because the operating system refused a resource such as a file, a lock or a port. If
-    so, no value from the GPU can be the cause.
-    """
+    """Whether the script failed because of a file, a lock or a port, and not because of a value from the GPU."""
     is_of_child: bool = False
-    """Whether a process that the script started has failed. If so, the script's own error does not contain the
-    reason.
-    """
+    """Whether the script failed because a process that it started failed."""
     hint: str = ""
-    """A sentence that names the ullage option that generates missing weights or data, if the script failed without
-    these.
-    """
+    """A sentence with the ullage option that generates missing weights or data, if they caused the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """The memory in use at one point in time: the bytes of each role, and the source lines that allocated most of
-    it.
-    """
+    """The memory in use at one time, by role and by source line."""
 
     roles: dict[str, int]
     lines: list[LineUse]
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory at this point in time by module and by the library's source line, as in `Prediction.library_lines`."""
+    """The memory in use for each module and each source line of a library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OomLevels:
-    """The size of the memory request that failed when memory ran out, and the device's allocated and reserved bytes
-    just before it.
-    """
+    """The size of a failed allocation, and the allocated and reserved bytes just before it."""
 
     requested_bytes: int
     allocated_bytes: int
@@ -87,51 +74,51 @@ class AtOom:
 
     levels: OomLevels
     free_bytes: int
-    """The memory that the CUDA driver had free at the error, in bytes."""
+    """The bytes that the driver had free at the error."""
     limit_bytes: int | None
-    """The limit that the script set for the reserved memory of its process (per_process_memory_fraction); None if it
-    set no limit.
+    """The script's limit for reserved memory (`torch.cuda.set_per_process_memory_fraction`), or None without a
+    limit.
     """
     alive: Alive
     phase: str | None = None
-    """The phase of the run in which memory ran out; None during loading and steps."""
+    """The phase in which memory ran out, such as evaluation. It is None during loading and steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """The peak of reserved memory, in bytes, that the run would have had with other addresses of its segments."""
+    """The peak of reserved memory, in bytes, if segments had other addresses."""
 
     ties: int
-    """The number of times that addresses decided which of several equally large free blocks the allocator used."""
+    """The number of times that the allocator chose among free blocks of equal size by address."""
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
-    """Whether the run fits into GPU memory for at least one of the compared ways to place segments."""
+    """Whether the run fits on the GPU with at least one of the compared placements of segments."""
     is_certain: bool
-    """Whether a replay of the run with its own segment addresses reserved as much memory as the run. If False, the
-    other fields of this object are not known.
+    """Whether a replay with the run's own addresses reproduced its reserved memory. If False, the other fields are
+    unknown.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenOutside:
-    """The GPU memory that libraries requested from the driver without PyTorch's allocator."""
+    """The GPU memory that libraries requested directly from the driver."""
 
     by_library: dict[str, OutsideFigures]
     managed_on_card_bytes: int
     peak_used_bytes: int
-    """The driver's peak of used GPU memory in bytes. It includes PyTorch's memory and the CUDA context."""
+    """The peak of used GPU memory in bytes, including PyTorch's memory and the CUDA context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The memory use of the GPU that reserved most. The default values are for a run that allocated nothing."""
+    """The memory use of the GPU with the most reserved memory."""
 
     device: int = 0
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
     reserved_at_peak_bytes: int = 0
-    """The reserved bytes at the time of the peak of allocated memory."""
+    """The reserved bytes at the peak of allocated memory."""
     peak: Alive = field(default_factory=lambda: Alive(roles=dict.fromkeys(Role, 0), lines=[]))
     role_peaks: dict[str, int] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
@@ -139,26 +126,24 @@ class Measured:
     growth: Growth | None = None
     timeline: dict[str, list[int]] = field(default_factory=dict)
     history_is_partial: bool = False
-    """Whether the oldest entries of PyTorch's allocation history were lost."""
+    """Whether PyTorch's allocation history lost its oldest entries."""
     cudnn_version: int = 0
     cudnn: CudnnPlans = field(default_factory=lambda: CudnnPlans(by_source={}, reasons=()))
     guesses: dict[str, GuessFigures] = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
-    """The reserved memory that the run would have with other segment addresses; None if addresses do not matter."""
+    """The reserved memory with other segment addresses, or None if addresses do not matter."""
     picture: Picture | None = None
     at_oom: AtOom | None = None
     """The state of the GPU at the last out-of-memory error."""
     phases: list[PhaseUse] = field(default_factory=list)
     bands: list[PhaseBand] = field(default_factory=list)
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory that the script could avoid; empty if the user did not request the search for it."""
+    """The memory that the script could avoid. It is empty if the user did not request the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(PlainData):
-    """The way in which a run ended, and its memory use. The default values are for a script that did not import
-    torch.
-    """
+    """The memory use of a run, and the reason why it ended."""
 
     outcome: Outcome
     torch: str
@@ -169,13 +154,11 @@ class RunResult(PlainData):
     step_seconds: list[float]
     notes: list[str]
     changes_made: dict[str, int] = field(default_factory=dict)
-    """The number of times that each change in `Request.changes` took effect. A change that never took effect is left
-    out.
-    """
+    """The number of times that each change in `Request.changes` took effect."""
     changes_refused: dict[str, str] = field(default_factory=dict)
     """The requested changes that ullage could not make, each with the reason."""
     training: TrainingFacts | None = None
-    """Facts about how the script trains, if `Request.diagnose` requested them; otherwise None."""
+    """Facts about the training, or None if `Request.diagnose` is off."""
     snapshot_error: str | None = None
     oom_count: int = 0
     reads: list[HostRead] = field(default_factory=list)
@@ -183,56 +166,48 @@ class RunResult(PlainData):
         default_factory=lambda: ValuesUse(mode="off", seed=0, routing="drawn", host_bytes=0, failures={})
     )
     missed_values: bool = False
-    """Whether the script read back a value after ullage had stopped tracking tensor values, because the first steps
-    read no value back.
-    """
+    """Whether the script read a tensor value on the CPU after ullage had stopped tracking values."""
     largest_not_asked: int = 0
-    """The number of ranks in the largest group for which ullage used this rank's own values in place of the other
-    ranks' values.
-    """
+    """The size of the largest group of ranks whose values ullage replaced by this rank's own values."""
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0
     compiled_graphs: int = 0
     architectures: list[str] = field(default_factory=list)
-    """The GPU architectures for which the installed build of torch contains code."""
+    """The GPU architectures that the installed build of torch supports."""
     world_size: int | None = None
-    """The number of ranks of the distributed run, as the script's process reads it; None if the run has only one
-    process.
-    """
+    """The number of ranks that the script sees, or None if there is only one process."""
     rank: int = 0
     host: HostFigures | None = None
-    """The host memory of the script's process. None if the emulated GPU's memory is part of the host memory, so that
-    ullage cannot measure host memory separately.
+    """The host memory of the script's process, or None if it was not measured.
+
+    It cannot be measured if the emulated GPU's memory is part of it.
     """
     measured: Measured | None = None
-    """The memory use of the GPU; None if the script allocated nothing on a GPU."""
+    """The memory use of the GPU, or None if the script allocated nothing on a GPU."""
     epoch: EpochUse | None = None
-    """The memory use of an epoch; None if the user did not request it, or if the training did not use a DataLoader."""
+    """The memory use of a whole epoch, or None without a request for it or without a DataLoader."""
     sent_bytes_per_step: int | None = None
-    """The bytes that this rank sent to other ranks per training step; None if no step ended."""
+    """The bytes that this rank sent to other ranks per training step, or None without a step."""
     recomputed_share: float | None = None
-    """The fraction of the forward pass that the backward pass computed again; None if no module was called."""
+    """The fraction of the forward pass that activation checkpointing computed again. It is None if no module was
+    called.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitReport(PlainData):
-    """The report that a process sends while it exits, before its exit status is known."""
+    """The report of a process that is about to exit. Its exit status is not known yet."""
 
     result: RunResult
-    """The result of the run. If the interpreter recorded an error as unhandled, this error is the outcome of the
-    result.
-    """
+    """The result of the run, with the unhandled error if there was one."""
     outcome_of_success: Outcome
-    """The outcome of the run if the process ends with exit status 0. This status means that the script handled the
-    recorded error.
-    """
+    """The outcome of the run if the exit status is 0, which means that the script handled the error."""
     did_nothing: bool
     """Whether the process did not use the GPU."""
 
     def result_with(self, status: int | None) -> RunResult | None:
-        """Return the result of a process that ended with the given exit status; None if the process did nothing and did
-        not fail.
+        """Return the result of a process with the given exit status, or None if it did nothing and did not fail.
 
         Args:
             status: None if a signal ended the process, such as an interrupt that is not handled.

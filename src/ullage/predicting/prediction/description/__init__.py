@@ -1,1 +1,1 @@
-"""Arranging a prediction into a report."""
+"""Create the report of a prediction."""

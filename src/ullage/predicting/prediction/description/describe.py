@@ -1,4 +1,4 @@
-"""Make the report of a prediction: its headline, its sections in order, and their texts."""
+"""Create the sections and the texts of a prediction's report."""
 
 import re
 import shlex
@@ -51,8 +51,8 @@ _HEADLINES = {Verdict.FITS: "FITS", Verdict.DOES_NOT_FIT: "DOES NOT FIT", Verdic
 _LINES_SHOWN = 8
 _READS_SHOWN = 5
 _SEGMENTS_SHOWN = 60
+# The user gave a memory size and an architecture, but no name.
 _GPU_BY_SIZE = re.compile(r"([\d.]+) (\w+) \w+ \((sm_\w+)\)")
-"""The name of an emulated GPU that the user gave by its memory size and its architecture."""
 
 
 def describe(prediction: Prediction) -> Report:
@@ -111,17 +111,12 @@ def _sections(prediction: Prediction) -> Iterator[Section]:
 
 
 def is_of_card(prediction: Prediction) -> bool:
-    """Return whether the prediction failed because the GPU is too small. The function returns False if the host memory
-    or the script's own limit is too small.
-    """
+    """Return whether the script does not fit because the GPU is too small."""
     own_limit = prediction.oom is not None and prediction.oom.limit_bytes is not None
     return not own_limit and not (prediction.host is not None and prediction.host.decides)
 
 
 def _next(prediction: Prediction) -> Iterator[Quote]:
-    """Yield the command that the user should run next: `ullage advise` if the GPU is too small, `ullage run` if the
-    script fits.
-    """
     if prediction.verdict is Verdict.DOES_NOT_FIT and is_of_card(prediction):
         yield Quote(title="Next: find changes that make it fit", text=_advise(prediction), is_to_paste=True)
     elif prediction.verdict is Verdict.FITS and (command := _command_on_gpu(prediction)):
@@ -130,9 +125,6 @@ def _next(prediction: Prediction) -> Iterator[Quote]:
 
 
 def _command_on_gpu(prediction: Prediction) -> list[str]:
-    """Return the command that runs the script on real GPUs; empty if the script is a notebook or needs several
-    nodes.
-    """
     command = [prediction.script, *prediction.arguments]
     if prediction.script.endswith(NOTEBOOK):
         return []
@@ -215,7 +207,6 @@ def _card(prediction: Prediction) -> Meter:
 
 
 def _range_text(low: int, high: int) -> str:
-    """Return a remark for the report that explains the range of used GPU memory."""
     return (
         f"{text_of_bytes(low)} to {text_of_bytes(high)} (lowest to highest), because only a real GPU knows the exact "
         "sizes of its CUDA context and of some workspaces"
@@ -223,9 +214,6 @@ def _range_text(low: int, high: int) -> str:
 
 
 def _placed(placement: Placement | None, exact: str) -> str:
-    """Return a remark for the report on the figure of reserved memory: that it is exact, or how it depends on the
-    addresses at which the driver places segments.
-    """
     if placement is None or placement.decides_nothing:
         return exact
     but = {"exact": "", "exact except workspaces": "; workspaces are not exact"}.get(exact, f"; {exact}")
@@ -237,7 +225,6 @@ def _placed(placement: Placement | None, exact: str) -> str:
 
 
 def _context_remark(prediction: Prediction, low: int, high: int) -> str:
-    """Return a remark for the report with the range of the CUDA context's size, and the source of that range."""
     if low == high:
         return prediction.context_source
     return (
@@ -273,7 +260,6 @@ def _shares(title: str, total: int, lines: list[tuple[str, LineUse]]) -> Shares:
 
 
 def _leading(lines: list[LineUse]) -> str:
-    """Return the line of the user's code that allocated the most bytes, as a file name and a line number."""
     sizes: Counter[str] = Counter()
     for line in lines:
         sizes[_place(line)] += line.bytes
@@ -281,9 +267,6 @@ def _leading(lines: list[LineUse]) -> str:
 
 
 def _place(line: LineUse) -> str:
-    """Return the file name and the number of a source line. If no line of the user's code allocated the memory, return
-    a text that says so.
-    """
     return place_of(line.file, line.line, "(not your code)")
 
 
@@ -295,9 +278,6 @@ def _purpose(line: LineUse) -> str:
 
 
 def _role(line: LineUse) -> str:
-    """Return the role of the memory that a source line allocated, followed by "in backward" if the backward pass
-    allocated it.
-    """
     during = " in backward" if line.phase == "backward" else ""
     return f"{line.role.replace('_', ' ')}{during}"
 
@@ -399,7 +379,7 @@ _MEANING = {
 
 
 def is_drawn(prediction: Prediction) -> bool:
-    """Return whether a tensor size or a branch of the script may depend on values that only a real GPU can compute."""
+    """Return whether a tensor size or a branch may depend on values that only a real GPU can compute."""
     return any(read.may_decide and read.certainty in ("drawn", "unknown") for read in prediction.reads)
 
 
@@ -418,15 +398,11 @@ def _reads(reads: list[HostRead]) -> tuple[str, ...]:
 
 
 def _processes(prediction: Prediction) -> Table:
-    """Return a table with the memory peaks of each process that a command started."""
     runs = [((each.name, str(each.rank)), each) for each in prediction.processes]
     return table_of_peaks("By process", ("process", "rank"), runs)
 
 
 def _draws(prediction: Prediction) -> Table:
-    """Return a table with the memory peaks of the run with each seed, and with the range in which the peak of one more
-    run would be.
-    """
     draws = prediction.draws
     table = table_of_peaks(
         "Peaks by seed of the random values", ("seed",), [((str(draw.seed),), draw) for draw in draws]

@@ -1,4 +1,4 @@
-"""Make the report's sections about a predicted epoch: a table of its figures, and a curve of its memory."""
+"""Create the report sections about a predicted epoch: a table and a memory curve."""
 
 from collections.abc import Iterator
 
@@ -10,11 +10,11 @@ from ullage.report.report import Curve, Section, Table, TableRow, Tone
 
 
 def sections_of(epoch: EpochUse, verdict: Verdict, lines: list[Line]) -> Iterator[Section]:
-    """Yield the table and the memory curve of an epoch for the report.
+    """Yield a table and a memory curve of an epoch for the report.
 
     Args:
         epoch: the memory use over the epoch.
-        verdict: the verdict on the script.
+        verdict: whether the script fits.
         lines: the source lines that allocated most at the run's peak, in descending order.
     """
     exact = "exact" if epoch.is_exact else "estimated, see the notes below"
@@ -66,9 +66,6 @@ def _worst_rows(worst: WorstBatch, lines: list[Line]) -> Iterator[tuple[str, str
 
 
 def _survival_text(worst: WorstBatch | None) -> str:
-    """Return a text that says how to find the batch size with which the worst batch fits. If there is an estimate of
-    that size, the text begins with it.
-    """
     how = "find the batch size with ullage fit --batches heaviest --vary OPTION"
     if worst is None or worst.items_that_fit is None:
         return how

@@ -1,4 +1,4 @@
-"""Make the report's sections about host memory: a bar, and the source lines that allocated most of the host memory."""
+"""Create the report sections about host memory."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,20 +9,14 @@ from ullage.predicting.prediction.host.memory import GIVEN, HostLine, HostUse
 from ullage.report.report import Meter, Section, Shares, SizedPart, Within
 
 _LINES_SHOWN: Final = 6
+# The option --host-memory shows source lines in any case.
 _SHOWN_FROM: Final = 20
-"""The report shows source lines only if they allocated at least 1/20 of the host memory. The option --host-memory shows
-source lines in any case.
-"""
+# Smaller amounts do not matter to the user, such as the four bytes that `item()` copies.
 _LEAST_PINNED_BYTES: Final = 1 << 20
-"""The smallest number of bytes of pinned memory that the report shows. Less is not informative, such as the four bytes
-that `item()` copies.
-"""
 
 
 def host_sections(host: HostUse | None) -> Iterator[Section]:
-    """Yield the report's bar of the host memory. If source lines allocated a large part of it, yield these lines
-    too.
-    """
+    """Yield a bar with the host memory, and the source lines that allocated a large part of it."""
     if host is None:
         return
     yield _bar(host)

@@ -1,6 +1,4 @@
-"""Make the report's tables: the memory peaks of several runs (ranks, processes, seeds), and the memory peaks of
-phases.
-"""
+"""Create the report tables with the memory peaks of runs and phases."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -17,9 +15,7 @@ _PLACE_CHARACTERS: Final = 34  # the width of the column
 
 
 def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | None:
-    """Return a table with the memory peaks of each phase; None if the run had only loading and steps. Other sections of
-    the report show loading and steps.
-    """
+    """Return a table with the memory peaks of each phase, or None if there are only loading and steps."""
     if all(phase.name in STEPS for phase in phases):
         return None
     most = max(phase.peak_allocated_bytes for phase in phases) or 1
@@ -43,9 +39,7 @@ def phases_table(phases: list[PhaseUse], title: str = "By phase") -> Table | Non
 
 
 def moment_of_peak(prediction: Prediction) -> str:
-    """Return a text that says when the most memory was allocated, such as "at the peak in step 3". Outside of steps,
-    the text names the phase.
-    """
+    """Return a text with the step or phase of the memory peak, such as "at the peak in step 3"."""
     shown = [run.phases for run in prediction.runs if run.arguments == prediction.arguments]
     phases = shown[0] if shown else prediction.phases
     at_most = [phase for phase in phases if phase.peak_allocated_bytes == prediction.peak_allocated_bytes]
@@ -57,8 +51,8 @@ def moment_of_peak(prediction: Prediction) -> str:
 
 
 def resumed_tables(prediction: Prediction) -> Iterator[Table]:
-    """Return two tables for the report: the memory peaks of the first and of the resumed run, and the phases of the
-    resumed run.
+    """Return a table with the peaks of the first and the resumed run, and a table with the phases of the resumed
+    run.
     """
     if not prediction.runs:
         return
@@ -77,7 +71,7 @@ def resumed_tables(prediction: Prediction) -> Iterator[Table]:
 
 
 def bands_of(bands: list[PhaseBand]) -> tuple[Band, ...]:
-    """Return the phases of the run as labelled parts of the timeline in the report."""
+    """Return the run's phases as labels for the report's timeline."""
     return tuple(Band(label=band.name, first=band.first, last=band.last) for band in bands)
 
 
@@ -109,7 +103,7 @@ def table_of_peaks(
     has_bars: bool = False,
     has_tones: bool = False,
 ) -> Table:
-    """Return a table with one row per run: its allocated and reserved peaks, and its verdict.
+    """Return a table with one row per run. Each row has the memory peaks and whether the run fits.
 
     Args:
         title: the table's title.
@@ -118,7 +112,7 @@ def table_of_peaks(
         fullest: the run whose row is marked.
         mark: the text that marks this row.
         has_bars: whether each row has a bar for its reserved memory.
-        has_tones: whether each row has the colour of its verdict.
+        has_tones: whether the colour of each row shows if the run fits.
     """
     runs = list(runs)
     most = max((run.peak_reserved_bytes for _, run in runs), default=0) or 1
@@ -142,14 +136,10 @@ def table_of_peaks(
 
 
 def place_of(file: str | None, line: int | None, otherwise: str) -> str:
-    """Return a short text with the file name and the number of a source line. If the line is unknown, return
-    `otherwise`.
-    """
+    """Return the file name and the line number of a source line, or `otherwise` if the line is unknown."""
     return otherwise if file is None or line is None else shortened(str(Line(file, line)))
 
 
 def shortened(name: str) -> str:
-    """Return a long path or module name without its beginning, so that the line number or the innermost module remains
-    visible.
-    """
+    """Shorten a long path or module name at its beginning."""
     return f"…{name[1 - _PLACE_CHARACTERS :]}" if len(name) > _PLACE_CHARACTERS else name

@@ -1,7 +1,6 @@
 """Compute the host memory that all ranks of a node need, and compare it with a limit.
 
-`host.meter` measures the script's process, and `host.watch` measures the processes that it starts. Neither includes the
-host memory that a CUDA driver uses for a real GPU, because that can only be measured with a real GPU.
+The figures do not include the host memory of a real CUDA driver, which can only be measured with a real GPU.
 """
 
 from dataclasses import dataclass, fields
@@ -12,130 +11,111 @@ from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
 from ullage.running.diagnosis.host import read_host
 
 GIVEN: Final = "given"
-"""The word that marks a host memory limit as given by the user. Only such a limit can change the verdict."""
+"""The text for a host memory limit that the user gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """The host memory that one source line had allocated when the run's host memory was at a peak."""
+    """The host memory of one source line at the peak of host memory."""
 
     file: str | None
     line: int | None
     function: str | None
     is_users: bool
-    """Whether the source line is in the user's code. If not, it is a library's line, and its call stack has no line of
-    the user's code.
-    """
+    """Whether the source line is in the user's code. If not, it is in a library."""
     bytes: int
     blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPeaks:
-    """The peaks of the host memory that the script's process requested, in bytes, and the source lines that
-    requested it.
-    """
+    """The peaks of requested host memory in bytes, and the source lines that requested it."""
 
     pinned_peak_bytes: int
-    """The peak of the pinned host memory that the driver allocates, including PyTorch's rounding. This figure is
-    exact.
-    """
+    """The peak of pinned host memory, including PyTorch's rounding."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
-    """The peak of pinned host memory that the script has not written to. A real driver makes these pages resident at
-    once. The emulated driver does not, so this memory is not resident in the emulated run.
-    """
+    """The peak of pinned host memory that the script has not written to. It is resident only on a real GPU."""
     tensors_peak_bytes: int
-    """The peak of CPU tensors of 1 MiB or more, in bytes. Tensors in memory that several processes share are left
-    out.
-    """
+    """The peak of CPU tensors of at least 1 MiB, in bytes. Tensors in shared memory are not included."""
     tensor_lines: list[HostLine]
     arrays_peak_bytes: int
-    """The peak of the total size of all NumPy arrays of 1 MiB or more, in bytes."""
+    """The peak of NumPy arrays of at least 1 MiB, in bytes."""
     array_lines: list[HostLine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures(HostPeaks):
-    """The host memory of the script's process, in bytes: the memory that it requested, and its resident memory."""
+    """The requested and the resident host memory of the script's process, in bytes."""
 
     high_water_bytes: int
-    """The highest resident memory of the script's process, as the kernel reports it. It includes memory that ullage
-    added.
-    """
+    """The kernel's figure for the peak of resident memory. It includes the memory that ullage uses."""
     own_bytes: int
-    """The memory in bytes that ullage itself used when the resident memory of the script's process was highest."""
+    """The bytes that ullage used at the peak of resident memory."""
     file_bytes: int
-    """The part of the highest resident memory in file-backed pages, in bytes. All processes of a node share these
-    pages.
-    """
+    """The part of the peak in file-backed pages, in bytes. All processes of a node share these pages."""
 
     @property
     def resident_peak_bytes(self) -> int:
-        """The highest resident memory of the script's process in bytes, without the memory that ullage added."""
+        """The peak of resident memory in bytes, without the memory that ullage uses."""
         return max(0, self.high_water_bytes - self.own_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersUse:
-    """The host memory of the processes that the script started, in bytes. Each field has its own peak; the peaks may be
-    at different times.
+    """The peaks of host memory in the processes that the script started, in bytes. These peaks may be at different
+    times.
     """
 
     count: int = 0
-    """The highest number of processes of the script, such as DataLoader workers, that were alive at the same time."""
+    """The highest number of processes that ran at the same time, such as DataLoader workers."""
     private_bytes: int = 0
-    """The peak of the total private memory of all processes that the script started, in bytes."""
+    """The peak of private memory of all processes that the script started, in bytes."""
     shared_memory_bytes: int = 0
-    """The peak of memory in /dev/shm that the script and the processes that it started use, in bytes."""
+    """The peak of memory in /dev/shm, in bytes."""
     beside_bytes: int = 0
-    """The peak of the sum of private and shared memory in these processes, in bytes. Shared memory that is also
-    resident in the script's process is left out.
+    """The peak of private and shared memory of all processes that the script started, in bytes.
+
+    Shared memory that is also resident in the script's own process is not included.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse(HostPeaks):
-    """The host memory that the predicted run needs on one node, in bytes."""
+    """The predicted host memory of one node, in bytes."""
 
     resident_peak_bytes: int
-    """The highest resident memory of the script's process in bytes, without the memory that ullage adds."""
+    """The peak of resident memory of the script's process in bytes, without the memory that ullage uses."""
     own_bytes: int
-    """The host memory in bytes that ullage itself added to the script's process. It is not counted as the script's
-    memory.
-    """
+    """The host memory in bytes that ullage used in the script's process."""
     file_bytes: int
-    """The part of the highest resident memory in file-backed pages, in bytes. All ranks of a node share these pages."""
+    """The part of the peak in file-backed pages, in bytes. All ranks of a node share these pages."""
     workers: int
-    """The highest number of processes that the script had started at the same time, such as DataLoader workers."""
+    """The highest number of processes of the script that ran at the same time, such as DataLoader workers."""
     workers_bytes: int
-    """The peak memory of the processes that the script started: their private memory, and shared memory that is not
-    resident in the script's process.
-    """
+    """The peak memory of the processes that the script started, in bytes."""
     shared_memory_bytes: int
     """The peak of memory in /dev/shm, in bytes. It is also counted in `workers_bytes`."""
     ranks_of_a_node: int
     total_bytes: int
-    """The host memory of one rank times the number of ranks on a node, in bytes. File-backed pages are counted once."""
+    """The host memory of all ranks of a node in bytes. File-backed pages are counted once."""
     limit_bytes: int | None
-    """The host memory that is available on the node, in bytes; None if it is not known."""
+    """The available host memory of the node in bytes, or None if it is unknown."""
     limit_source: str
     """The source of the host memory limit: "given", "the control group's limit", "the machine's memory" or "not
     known".
     """
     fits: bool | None
-    """Whether the host memory that the run needs is within the limit of the node; None if no limit is known."""
+    """Whether the run needs no more host memory than the node has, or None without a known limit."""
 
     @property
     def rank_bytes(self) -> int:
-        """The host memory in bytes that one rank needs if it runs alone."""
+        """The host memory in bytes of a single rank on a node."""
         return self.resident_peak_bytes + self.pinned_untouched_bytes + self.workers_bytes
 
     @property
     def decides(self) -> bool:
-        """Whether too little host memory makes the verdict "does not fit". True only if the user gave the limit of host
-        memory.
-        """
+        """Whether the script does not fit because of the host memory limit that the user gave."""
         return self.fits is False and self.limit_source == GIVEN
 
 
@@ -146,7 +126,7 @@ def host_use(
     world_size: int | None,
     given_bytes: int | None,
 ) -> HostUse | None:
-    """Compute the host memory that one node needs; None if the script's process reported no host memory.
+    """Compute the host memory that one node needs. Return None if it was not measured.
 
     Args:
         figures: the figures of the script's process.
@@ -178,7 +158,6 @@ def host_use(
 
 
 def _limit_here() -> tuple[int | None, str]:
-    """Return the host memory that is available on this machine in bytes, and the source of that figure."""
     host = read_host()
     if host.limit_bytes is not None and (host.memory_bytes is None or host.limit_bytes < host.memory_bytes):
         return host.limit_bytes, "the control group's limit"
@@ -186,7 +165,7 @@ def _limit_here() -> tuple[int | None, str]:
 
 
 def reason_of_host(host: HostUse) -> str:
-    """Return the reason why host memory is too small, as one clause for the report."""
+    """Return a text that says how much host memory is needed and how much is available."""
     ranks = f" for {host.ranks_of_a_node} ranks" if host.ranks_of_a_node > 1 else ""
     assert host.limit_bytes is not None
     return (

@@ -1,7 +1,7 @@
-"""Measure the host memory of the script's process from inside it, and subtract the part that ullage itself uses.
+"""Measure the host memory of the script's process without the part that ullage uses.
 
-The kernel reports the highest resident memory so far, but not when it was reached. So the meter reads that figure
-repeatedly. When it has risen since the last reading, the meter subtracts the memory that ullage had at that time.
+The kernel reports the highest resident memory but not its time. The meter therefore reads the figure repeatedly. After
+each increase, it subtracts the memory that ullage had at that time.
 """
 
 from collections.abc import Iterator
@@ -18,18 +18,14 @@ if TYPE_CHECKING:
     from ullage.gpu.values.start import Values
 
 MODULES_BYTES: Final = 15 * MIB
-"""The host memory in bytes that ullage's modules use before the script begins (see docs/host_memory.md). A test
-measures it.
-"""
+"""The host memory in bytes that ullage's modules use before the script starts. A test measures it."""
 HISTORY_ENTRY_BYTES: Final = 224
-"""The size in bytes of one entry of PyTorch's allocation history (`TraceEntry` of CUDACachingAllocator in torch
-2.11).
-"""
+"""The size in bytes of one entry of PyTorch's allocation history (`TraceEntry` in torch 2.11)."""
 LINES_KEPT: Final = 20
 
 
 class HostMeter:
-    """A meter that reads the resident memory of this process, and subtracts the part that belongs to ullage."""
+    """Measure the resident memory of this process without the part that ullage uses."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -41,24 +37,22 @@ class HostMeter:
         self._file_bytes = self._untouched_bytes = 0
 
     def open(self) -> None:
-        """Start to measure host memory. Call this just before the script starts."""
+        """Start to measure host memory just before the script starts."""
         self._journal.host.open()
         self._own_bytes = self.own_bytes()
 
     def follow(self, values: "Values | None", *, history_entries: int) -> None:
-        """Also count the memory of tensor values kept by ullage and of PyTorch's memory history as ullage's own.
+        """Treat tracked tensor values and PyTorch's memory history as memory of ullage.
 
         Args:
             values: the values kept in this process, if any.
-            history_entries: the number of entries in PyTorch's memory history for each entry of the journal.
+            history_entries: the number of entries in PyTorch's memory history for each allocator event.
         """
         self._values, self._history_entries = values, history_entries
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Treat host memory that becomes resident inside this context manager as ullage's own memory, and not as the
-        script's.
-        """
+        """Treat host memory that is allocated in this context as memory of ullage."""
         before = resident().bytes
         yield
         self._parts_bytes += max(0, resident().bytes - before)
@@ -75,9 +69,7 @@ class HostMeter:
         )
 
     def look(self) -> None:
-        """Read the resident memory of this process. ullage calls this at each place where its own memory may have
-        grown.
-        """
+        """Read the resident memory of this process."""
         now, own = resident(), self.own_bytes()
         # The peak was reached at some time since the last reading. Subtract the smaller of ullage's own sizes at the
         # two
@@ -97,7 +89,7 @@ class HostMeter:
             self._theirs, self._own_at_peak = resident_bytes - own_bytes, own_bytes
 
     def figures(self) -> HostFigures:
-        """Stop measuring host memory, and return the measured figures of this process."""
+        """Stop measuring host memory, and return the results."""
         host = self._journal.host
         host.close()
         return HostFigures(

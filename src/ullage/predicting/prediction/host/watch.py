@@ -1,8 +1,7 @@
 """Measure the host memory of the processes that the script starts, such as DataLoader workers.
 
-The parent process reads /proc a few times a second. A forked worker shares most of its pages with the script's process.
-Those pages are already counted there, so only the worker's private pages are added. Files in /dev/shm are counted
-separately, because a batch that a worker is sending belongs to no process's private memory.
+Only the private memory of each process is added, because a forked worker shares most pages with its parent. Files in
+/dev/shm are counted separately.
 """
 
 import os
@@ -17,27 +16,25 @@ from ullage.base.units import KIB
 from ullage.predicting.prediction.host.memory import WorkersUse
 
 _SECONDS: Final = 0.2
+# The largest fraction of wall-clock time to spend on /proc. Reading the figures of a large process is slow.
 _COST_SHARE: Final = 0.05
-"""The largest fraction of wall-clock time that ullage spends on reading /proc. Reading the figures of a large process
-is slow.
-"""
 _PLANNER: Final = b"ullage.gpu.emulator.cudnn"
 _SECTOR_BYTES: Final = 512  # The unit of st_blocks, according to stat(2).
 _SHARED: Final = "/dev/shm/"
 
 
 class HostWatch:
-    """A sampler that measures the host memory of a process's descendants, such as DataLoader workers."""
+    """Measure the host memory of a process's child processes, such as DataLoader workers."""
 
     def __init__(self, process: int, root: Path = Path("/proc")) -> None:
         self._process, self._root = process, root
         self._next = 0.0
         self.use = WorkersUse()
-        """The highest host memory so far of the processes that this sampler watches."""
+        """The highest host memory of the child processes so far."""
 
     def look(self, *, now: bool = False) -> None:
-        """Measure the host memory of all descendants of the watched process, unless the last measurement is recent.
-        With `now`, measure in any case.
+        """Measure the host memory of the child processes now, unless the last measurement is recent. `now` forces a
+        measurement.
         """
         began = time.monotonic()
         if began < self._next and not now:
@@ -69,10 +66,8 @@ class HostWatch:
                     yield child
                     yield from self._descendants(child)
 
+    # The cuDNN planner does not exist in a run on a real GPU.
     def _is_ours(self, process: int) -> bool:
-        """Return whether a process is the cuDNN planner that ullage started. This process does not exist in a run on a
-        real GPU.
-        """
         try:
             return _PLANNER in (self._root / str(process) / "cmdline").read_bytes()
         except OSError:
@@ -84,7 +79,6 @@ class HostWatch:
         return max(0, own - found.get("Pss_Shmem", 0))  # Shared memory is counted by file.
 
     def _shared_bytes(self, processes: list[int]) -> int:
-        """Return the bytes in the shared-memory files that the given processes have opened or created."""
         paths: list[Path] = []
         for process in processes:
             with suppress(OSError):
@@ -101,8 +95,8 @@ class HostWatch:
         return sum(files.values())
 
 
+# The lines are "Name: NUMBER kB"; the result is in bytes.
 def _fields(path: Path) -> dict[str, int]:
-    """Return the fields of a /proc file with lines "Name: NUMBER kB", converted to bytes."""
     found = {}
     with suppress(OSError):
         for line in path.read_text().splitlines():

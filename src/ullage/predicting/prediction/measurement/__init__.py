@@ -1,1 +1,1 @@
-"""Compute the memory figures of a finished run from its journal of allocations."""
+"""Compute the memory figures of a finished run from its recorded allocations."""

@@ -1,7 +1,6 @@
-"""Group the live memory at a point in time by source line, or by module and library line.
+"""Group live memory by source line of the user's code, or by module and library line.
 
-If one line of the user's, such as `trainer.train()`, calls into a library that allocates nearly everything, that line
-explains little. The memory is then grouped by the running module and by the innermost line of the library's code.
+Library lines are used if one line of the user's code, such as `trainer.train()`, leads to most of the memory.
 """
 
 import re
@@ -13,36 +12,35 @@ from typing import Final
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.data.prediction import LineUse
 
+# If no line of the user's code leads to this fraction of live memory, memory is not grouped by library lines.
 _MOST: Final = 0.5
-"""The fraction of live memory that one source line of the user must lead to before ullage groups memory by library
-lines.
-"""
 _NUMBERS: Final = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUse:
-    """One live memory block: its role, its size, and the source line and module that allocated it."""
+    """A live memory block with its role, its size, its module, and its source lines."""
 
     role: str
     line: Line | None
-    """The line of the user's code that led to the block's allocation."""
+    """The line of the user's code that led to the allocation."""
     librarys: Line | None
-    """The innermost line of library code that allocated the block for the user's line."""
+    """The innermost library line of the allocation."""
     module: str
     phase: str
     size_bytes: int
 
 
 def lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the sizes of live blocks by role and by line of the user's code. The largest sum is first."""
+    """Return the total size of live blocks per role and line of the user's code, largest first."""
     keys = [(use.role, use.line, use.phase, "") for use in uses]
     return _summed(keys, uses)
 
 
 def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
-    """Sum the sizes of live blocks by role, module and library line, largest sum first. Return an empty list if the
-    lines of the user's code already explain the memory.
+    """Return the total size of live blocks per role, module and library line, largest first.
+
+    The list is empty if the lines of the user's code already explain the memory.
     """
     if not _leads_one_line(uses):
         return []
@@ -51,7 +49,6 @@ def library_lines_of(uses: Sequence[BlockUse]) -> list[LineUse]:
 
 
 def _leads_one_line(uses: Sequence[BlockUse]) -> bool:
-    """Return whether a single line of the user's code leads, through a library, to most of the live memory."""
     by_line: Counter[Line | None] = Counter()
     through: defaultdict[Line | None, int] = defaultdict(int)
     for use in uses:

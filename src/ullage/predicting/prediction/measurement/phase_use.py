@@ -1,7 +1,7 @@
-"""Compute the peak memory of each phase of a run, and the position of each phase in the timeline.
+"""Compute the peak memory and the timeline position of each phase of a run.
 
-The peak of a phase is what `torch.cuda.max_memory_allocated` would return at its end after a call of
-`reset_peak_memory_stats` at its beginning: the highest allocated memory from the beginning to the end of the phase.
+The peak equals `torch.cuda.max_memory_allocated` after a call of `reset_peak_memory_stats` at the beginning of the
+phase.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,8 +21,8 @@ def uses_of(marks: Marks, entries: Entries, levels: Levels, memory: Memory, *, r
 
     Args:
         marks: the calls and passes that hooks noted during the run.
-        entries: the journal.
-        levels: the levels of the device.
+        entries: the recorded allocator events.
+        levels: the allocated and reserved bytes of the device.
         memory: the live memory of the device.
         ran_out: whether the run ended because memory ran out.
     """
@@ -62,10 +62,8 @@ def _inside(span: Span, levels: Levels) -> slice:
     return slice(int(low), int(high))
 
 
+# The last value is None if the peak is not higher than the bytes before the phase.
 def _peak_of(span: Span, levels: Levels) -> tuple[int, int, int | None]:
-    """Return the allocated bytes before a phase, the peak of allocated bytes in it, and the journal entry of that peak.
-    The entry is None if the phase never exceeded the bytes before it.
-    """
     inside = _inside(span, levels)
     before = int(levels.allocated[inside.start - 1]) if inside.start else 0
     if inside.stop > inside.start:
@@ -86,9 +84,7 @@ def _reserved_of(span: Span, levels: Levels, emptied: Emptied, device: int) -> i
 
 
 def bands_of(marks: Marks, entries: Entries, levels: Levels, edges: Sequence[int]) -> list[PhaseBand]:
-    """Return the timeline bins of each phase except steps. A phase that is nested in another phase comes after that
-    phase.
-    """
+    """Return the timeline position of each phase except steps. Nested phases come last."""
     bands = []
     named = [span for span in spans_of(marks, entries) if not span.of_other_thread]
     loading = [span for span in base_spans(marks, named, None) if span.name == PhaseName.LOADING]

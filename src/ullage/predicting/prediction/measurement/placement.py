@@ -1,8 +1,7 @@
-"""Replay a run with its segments at other addresses, to find how much memory would be reserved then.
+"""Replay a run with its segments at other addresses to see how much memory it reserves.
 
-Up to torch 2.11, the allocator picks the lowest address among free blocks of equal size. The addresses of segments
-therefore decide which blocks are split, and sometimes whether one more segment is needed. From torch 2.12 on, addresses
-do not matter. The replay runs in the script's process, on the memory history that PyTorch recorded for one device.
+Up to torch 2.11, the allocator picks the lowest address among free blocks of equal size. The addresses of segments can
+therefore change the reserved memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,13 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The three ways of placing segments at addresses that ullage compares. In all 20 examined runs on a real T4, the real
-reserved memory was in their range.
+"""The ways of placing segments that ullage compares. They included the real reserved memory of all 20 examined runs on
+a T4.
 """
 
 
 def addresses_count(torch_version: str) -> bool:
-    """Return whether the allocator of a torch version chooses among free blocks of equal size by their address."""
+    """Return whether a torch version's allocator chooses among free blocks of equal size by address."""
     return ALLOCATORS[semantics_of(torch_version)].tie is Tie.ADDRESS
 
 
@@ -41,7 +40,7 @@ def reserved_elsewhere(
     reserved_bytes: int,
     ran_out: bool,
 ) -> Elsewhere:
-    """Replay a run under other segment placements, and return the range of reserved memory.
+    """Replay a run with other segment addresses, and return the range of reserved memory.
 
     Args:
         trace: all events that PyTorch recorded of the device, as in torch.cuda.memory._snapshot.
@@ -84,7 +83,7 @@ def reserved_elsewhere(
 def rebuilt_of(
     trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], torch_version: str, room_bytes: int
 ) -> Rebuilt:
-    """Return the allocator operations in a device's trace as a program that ullage can replay.
+    """Return the allocator operations of a device's trace in a form that can be replayed.
 
     Raises:
         UllageError: the settings of the allocator cannot be read.
@@ -93,19 +92,14 @@ def rebuilt_of(
 
 
 def replayed(rebuilt: Rebuilt, placement: str) -> Replay:
-    """Replay a program of allocator operations with segments at other addresses than the recorded ones. The argument
-    `placement` chooses the addresses.
-    """
+    """Replay recorded allocator operations with other segment addresses, which `placement` selects."""
     placement = {"wsl": "windows", "linux-host": "linux"}.get(placement, placement)
     program = replace(rebuilt.program, recorded_addresses=())
     return run(program, rebuilt.settings, ReplayDevice(total_bytes=rebuilt.room_bytes, placement=placement))
 
 
+# A replay does not need the call stacks.
 def _history_of(trace: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> History:
-    """Convert a trace of allocator events to columns. Leave out the call stacks, because a replay does not need
-    them.
-    """
-
     def column(name: str, other: str = "") -> np.ndarray:
         return np.array([event.get(name, event.get(other, 0)) for event in trace], np.uint64).astype(np.int64)
 

@@ -1,8 +1,7 @@
-"""Compute the memory figures of a finished run: peaks by step, and roles and source lines at the peak.
+"""Compute the memory figures of a finished run, such as its peak in each step.
 
-The module only does arithmetic on the journal, the notes and PyTorch's own memory history. It runs in the script's
-process and returns parts of the result, which are sent to the parent process as JSON. The memory levels are PyTorch's
-own numbers, from `c10::reportMemoryUsageToProfiler`, which is called with the allocator's totals at every event.
+The memory levels are PyTorch's own numbers from `c10::reportMemoryUsageToProfiler`, which is called at every allocator
+event.
 """
 
 import itertools
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
-"""The smallest number of training steps after which a predicted run may stop."""
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -43,7 +41,7 @@ _OUTSIDE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """The allocated and reserved bytes of one GPU after each allocator event, as columns of equal length."""
+    """The allocated and reserved bytes of a GPU after each allocator event."""
 
     index: np.ndarray
     allocated: np.ndarray
@@ -52,31 +50,31 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The requested size and the source line of each allocation, by the index of the allocation in the journal."""
+    """The requested size and the source line of each allocation. The index of the allocator event identifies an
+    allocation.
+    """
 
     bytes_by_index: Mapping[int, int]
     line_of: Callable[[int], Line | None]
     librarys_line_of: Callable[[int], Line | None] = lambda index: None
-    """A function that returns, for an allocation's index, the innermost library line that the user's line called."""
+    """A function that returns the innermost library line of an allocation."""
 
 
 def levels_of(entries: Entries, device: int) -> Levels:
-    """Return the allocated and reserved bytes of a GPU at each event in the journal of allocations."""
+    """Return the allocated and reserved bytes of a GPU after each allocator event."""
     kinds = entries["kind"]
     chosen = np.flatnonzero(((kinds == EntryKind.ALLOC) | (kinds == EntryKind.FREE)) & (entries["device"] == device))
     return Levels(index=chosen, allocated=entries["allocated"][chosen], reserved=entries["reserved"][chosen])
 
 
 def failed_request(entries: Entries, moment: int) -> Any:
-    """Return the journal entry of the last failed allocation, up to and including the entry `moment`; None if no
-    allocation failed.
-    """
+    """Return the last failed allocation up to the allocator event `moment`, or None."""
     errors = np.flatnonzero(entries["kind"][: moment + 1] == EntryKind.OOM)
     return entries[errors[-1]] if len(errors) else None
 
 
 def busiest_device(entries: Entries) -> int | None:
-    """Return the number of the GPU with the highest reserved memory; None if the script allocated nothing."""
+    """Return the index of the GPU with the most reserved memory, or None if nothing was allocated."""
     allocations = entries[entries["kind"] == EntryKind.ALLOC]
     if not len(allocations):
         return None
@@ -84,10 +82,9 @@ def busiest_device(entries: Entries) -> int | None:
 
 
 def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, Any]], stacks: JournalStacks) -> Requests:
-    """Match PyTorch's memory history of a device with the journal; both are in the allocator's order.
+    """Match PyTorch's memory history of a device with ullage's own record of allocations.
 
-    If the history lost its beginning because its ring buffer was full, it is matched from its end. Source lines come
-    from the journal, or from the history if the journal cannot record stacks.
+    If the history lost its beginning because its ring buffer was full, it is matched from its end.
     """
     indices = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == device))
     asked = [event for event in history if event["action"] == "alloc"]
@@ -122,11 +119,11 @@ def steps_of(
     A step begins at the end of the step before it; the first one begins at the start of the script.
 
     Args:
-        levels: the levels of one device.
-        step_ends: the journal index of each step's end.
+        levels: the allocated and reserved bytes of one device.
+        step_ends: the number of allocator events at each step's end.
         reserved_at_ends: the reserved bytes at each step's end.
-        oom_indices: the journal indices of the out-of-memory errors.
-        end: the journal's length. If memory ran out after the last step's end, that part counts as a separate step.
+        oom_indices: the numbers of allocator events at out-of-memory errors.
+        end: the number of all allocator events. If memory ran out after the last step, that part is a separate step.
     """
     borders = list(step_ends)
     if not borders or any(index > borders[-1] for index in oom_indices):
@@ -160,10 +157,10 @@ def steps_of(
 
 
 def is_settled(steps: Sequence[Step]) -> bool:
-    """Return whether memory use has stopped growing between the last two complete steps.
+    """Return whether memory stopped growing between the last two complete steps.
 
-    The peak of reserved memory must not have grown, the peak of allocated memory by at most 0.1 %, and the allocated
-    memory at the step's end by less than 1 MiB.
+    Reserved memory must not grow, the peak of allocated memory by at most 0.1 %, and allocated memory at the step's end
+    by less than 1 MiB.
     """
     complete = [step for step in steps if step.complete]
     if len(complete) < 2:
@@ -177,21 +174,18 @@ def is_settled(steps: Sequence[Step]) -> bool:
 
 
 def is_level(steps: Sequence[Step]) -> bool:
-    """Return whether the last three complete steps, without the first step of the run, ended at the same allocated
-    memory.
+    """Return whether the last three complete steps ended with the same allocated memory. The first step of the run does
+    not count.
 
-    A difference of 1 MiB or 0.1 % is allowed. If batches vary in size, or if only every second step keeps memory, it
-    takes more steps to detect growth.
+    A difference of 1 MiB or 0.1 % is allowed.
     """
     ends = [step.end_allocated_bytes for step in steps if step.complete][1:][-3:]
     return not ends or max(ends) < max(min(ends) + MIB, min(ends) * 1.001)
 
 
 def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> bool:
-    """Return whether 1 MiB or more that the second step allocated is still alive after the third step.
-
-    Library workspaces are not counted. Memory that is kept for good is normally allocated in the first step. If only
-    every second step keeps memory, the level after the third step does not show it.
+    """Return whether at least 1 MiB from the second step is still allocated after the third step. Library workspaces do
+    not count.
     """
     if len(step_ends) != _LEAST_STEPS:
         return False
@@ -204,14 +198,15 @@ def second_keeps(entries: Entries, step_ends: Sequence[int], device: int) -> boo
 
 
 def edges_of(levels: Levels) -> np.ndarray:
-    """Return the index of the first event in each bin of the timeline, followed by the total number of events."""
+    """Return the index of the first allocator event in each bin of the timeline, and the total number of events."""
     bins = min(TIMELINE_BINS, len(levels.index))
     return np.linspace(0, len(levels.index), bins + 1).astype(int)
 
 
 def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]]:
-    """Divide the events into `TIMELINE_BINS` bins of equal numbers of events. Return the highest allocated bytes in
-    each bin, and the bin in which each step ends.
+    """Return the highest allocated bytes in each bin of the timeline, and the bin in which each step ends.
+
+    All bins have the same number of allocator events.
     """
     if not len(levels.index):
         return {"allocated_bytes": [], "step_ends": []}
@@ -225,7 +220,7 @@ def timeline_of(levels: Levels, step_ends: Sequence[int]) -> dict[str, list[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The live memory of a finished run on one GPU, which can be queried for any point in time."""
+    """The live memory of a finished run on one GPU, at any time of the run."""
 
     device: int
     lives: Lives
@@ -233,7 +228,7 @@ class Memory:
     requests: Requests
     backward_lines: Sequence[tuple[int, Line | None]]
     module_names: Sequence[str] = ("",)
-    """The names of the modules, by the number that each module has in the journal of allocations."""
+    """The names of the modules. The position of a name is the module's ID."""
 
     @classmethod
     def of(
@@ -244,7 +239,7 @@ class Memory:
         history: Sequence[Mapping[str, Any]],
         stacks: JournalStacks,
     ) -> "Memory":
-        """Make a `Memory` object from the journal, hooks and history of a finished run."""
+        """Create a `Memory` object for a finished run."""
         lives = lives_of(entries)
         return cls(
             device=device,
@@ -256,9 +251,7 @@ class Memory:
         )
 
     def alive_at(self, moment: int) -> Alive:
-        """Return the memory that was alive just after the journal entry `moment`: the bytes of each role, and the bytes
-        by role and source line.
-        """
+        """Return the live memory after the allocator event `moment`, by role and by source line."""
         blocks = blocks_at(moment, self.lives, self.roles, device=self.device)
         uses = [self._use_of(block) for block in blocks]
         return Alive(
@@ -277,15 +270,15 @@ class Memory:
             size_bytes=block.size_bytes,
         )
 
+    # From the index of an allocation to the ID of the module that was running.
     @cached_property
     def _modules(self) -> dict[int, int]:
-        """The number of the module that was running when a block was allocated, by the index of the block's journal
-        entry.
-        """
         return dict(zip(self.lives.born.tolist(), self.lives.entries["module"].tolist(), strict=True))
 
     def role_peaks(self) -> dict[str, int]:
-        """Return the peak of each memory role in requested bytes. The peaks may be at different times."""
+        """Return the peak of each role, such as parameters, in requested bytes. These peaks may be at different
+        times.
+        """
         lives = self.lives
         here = np.flatnonzero(lives.entries["device"] == self.device)
         blocks = zip(lives.born[here].tolist(), lives.entries["size"][here].tolist(), strict=True)
@@ -305,9 +298,7 @@ class Memory:
         return peaks
 
     def line_of(self, moment: int) -> Line | None:
-        """Return the line of the user's code that made the allocation in the journal entry `moment`; None if the entry
-        has no line.
-        """
+        """Return the user's source line of the allocation with the index `moment`, or None if it is unknown."""
         at = int(np.searchsorted(self.lives.born, moment))
         if at >= len(self.lives.born) or self.lives.born[at] != moment:
             return None
@@ -323,9 +314,7 @@ class Memory:
         return None
 
     def over_time(self, levels: Levels) -> dict[str, list[int]]:
-        """Return the bytes of each memory role for each bin of the timeline, at the time in the bin at which the most
-        memory is allocated.
-        """
+        """Return the bytes of each role, such as parameters, for each bin of the timeline."""
         edges = edges_of(levels)
         moments = [
             int(levels.index[low + int(levels.allocated[low:high].argmax())])
@@ -346,12 +335,12 @@ class Memory:
         return by_role
 
     def step_blocks(self, ends: Sequence[int]) -> list[StepBlock[Line | None]]:
-        """Return the blocks that were still alive at the end of the step that allocated them, without optimizer state.
+        """Return the blocks that are still alive at the end of the step that allocated them.
 
-        Optimizer state is left out because an optimizer creates it when a parameter first gets a gradient, in any step.
+        Optimizer state is not included, because an optimizer may create it in any step.
 
         Args:
-            ends: the journal index at which each complete step ended.
+            ends: the number of allocator events at which each complete step ended.
         """
         lives, borders = self.lives, np.asarray(ends, np.int64)
         steps = np.searchsorted(borders, lives.born, side="left") + 1
@@ -370,8 +359,8 @@ class Memory:
         ]
 
     def tree_at(self, moment: int) -> list[tuple[str, str, str, int, int]]:
-        """Return the memory that is alive just after the journal entry `moment`, as rows. Each row has a role, module,
-        source line, rounded bytes, and number of blocks.
+        """Return the live memory after the allocator event `moment`. Each row has a role, module, source line, size,
+        and number of blocks.
         """
         rows: Counter[tuple[str, str, str]] = Counter()
         counts: Counter[tuple[str, str, str]] = Counter()
@@ -384,10 +373,9 @@ class Memory:
         return [(*key, size, counts[key]) for key, size in rows.most_common()]
 
     def segments_at(self, moment: int, history: Sequence[Mapping[str, Any]], entries: Entries) -> list[dict[str, Any]]:
-        """Return the segments that the allocator held just after entry `moment`, with their live blocks, by address.
+        """Return the allocator's segments after the event `moment`, with their live blocks, sorted by address.
 
-        Segments come from PyTorch's memory history, which is in the allocator's order: all events up to the last
-        allocation at or before `moment`. Adjacent pages of an expandable segment count as one segment.
+        Adjacent pages of an expandable segment count as one segment.
         """
         allocations = np.flatnonzero((entries["kind"] == EntryKind.ALLOC) & (entries["device"] == self.device))
         wanted = int(np.searchsorted(allocations, moment, side="right"))

@@ -1,1 +1,1 @@
-"""Observe a script while it runs: its training steps, the owners of its GPU memory, and how the script ends."""
+"""Observe the training steps, the owners of GPU memory, and the end of a script."""

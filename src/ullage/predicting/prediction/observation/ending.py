@@ -1,7 +1,6 @@
-"""Describe how a script ended, as plain data: normally, with an exception, or out of memory.
+"""Describe how a script ended: normally, with an exception, or out of memory.
 
-An out-of-memory error that the script handled counts too: a script that catches PyTorch's error and gives up did not
-fit.
+A script that handles PyTorch's out-of-memory error and then gives up counts as out of memory.
 """
 
 import subprocess
@@ -16,33 +15,29 @@ from ullage.gpu.tracing.source import Line, is_users
 from ullage.predicting.made_up.missing import hint_of
 from ullage.predicting.prediction.data.run_result import Outcome
 
+# From subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures. These exceptions do not
+# contain the output of the child process.
 _CHILD_ERRORS: Final = frozenset({"SubprocessError", "ChildFailedError", "ProcessExitedException", "BrokenExecutor"})
-"""The exceptions that only report that a child process failed, without the output of that process.
-
-They are raised by subprocess, torch.distributed.elastic, torch.multiprocessing and concurrent.futures.
-"""
 _CAPTURED_LINES: Final = 15
 _OWN: Final = str(Path(__file__).resolve().parents[3]) + "/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenOom:
-    """The figures of an out-of-memory error, as PyTorch reports them to its observers before it raises the exception;
-    sizes in bytes.
-    """
+    """The figures of an out-of-memory error, in bytes. PyTorch reports them before it raises the exception."""
 
     index: int
-    """The index of the last entry in the journal of allocations when the out-of-memory error occurred."""
+    """The number of allocator events before the out-of-memory error."""
     device: int
     asked_bytes: int
     total_bytes: int
     free_bytes: int
     limit_bytes: int | None
-    """The largest reserved memory that the limit of the process allows, in bytes; None if the process has no limit."""
+    """The process's limit for reserved memory in bytes, or None without a limit."""
     line: Line | None
 
     def outcome(self) -> Outcome:
-        """Return the outcome of a script that handled PyTorch's out-of-memory error itself and gave up."""
+        """Return the outcome of a script that handled this error and gave up."""
         limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
@@ -58,7 +53,7 @@ def end_outcome(gave_up: SeenOom | None, code: int = 0, line: Line | None = None
     """Return the outcome of a script that ended without an exception.
 
     Args:
-        gave_up: the out-of-memory error, if the script did nothing on the GPU after it.
+        gave_up: the out-of-memory error after which the script did nothing on the GPU, if there is one.
         code: the exit code.
         line: the user's line that called exit.
     """
@@ -97,9 +92,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """Return the out-of-memory error of PyTorch in an exception: the exception itself, a member of its exception group,
-    or one of its causes. Otherwise return None.
-    """
+    """Return PyTorch's out-of-memory error in an exception, its group or its causes, or None."""
     torch: Any = sys.modules.get("torch")  # A script that has not imported torch cannot raise this error.
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
     seen: set[int] = set()
@@ -117,10 +110,8 @@ def oom_in(error: BaseException | None) -> BaseException | None:
     return None
 
 
+# A folder exists already, a lock is held, or a port is in use.
 def _is_of_system(error: BaseException) -> bool:
-    """Return whether the operating system refused an operation, because a folder exists already, a lock is held, or a
-    port is in use.
-    """
     kinds: list[type] = [OSError]
     for module, name in (("sqlite3", "Error"), ("torch.distributed", "DistError")):
         kind = getattr(sys.modules.get(module), name, None)
@@ -130,7 +121,7 @@ def _is_of_system(error: BaseException) -> bool:
 
 
 def raising_line(error: BaseException) -> Line | None:
-    """Return the innermost line of the user's code in the traceback of an exception."""
+    """Return the innermost line of the user's code in an exception's traceback."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_users(frame.f_code.co_filename):
@@ -142,7 +133,7 @@ def raising_line(error: BaseException) -> Line | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception as `python SCRIPT` would print it, without the stack frames of ullage."""
+    """Return the traceback of an exception without the stack frames of ullage."""
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
@@ -153,12 +144,10 @@ def users_traceback(error: BaseException) -> str:
 
 
 def _is_of_child(error: BaseException) -> bool:
-    """Return whether an exception reports that a process that the script started has failed."""
     return any(kind.__name__ in _CHILD_ERRORS for kind in type(error).__mro__) or "DataLoader worker" in _text_of(error)
 
 
 def _captured(error: BaseException) -> str:
-    """Return the last output lines of a failed subprocess, if the script captured that output."""
     if not isinstance(error, subprocess.CalledProcessError | subprocess.TimeoutExpired):
         return ""
     said = error.stderr or error.output or ""

@@ -1,8 +1,7 @@
-"""Track CUDA graphs in a script: whether a capture is still to come, and which replays count as training steps.
+"""Observe when a script captures or replays CUDA graphs, and which replays count as training steps.
 
-PyTorch's documented pattern runs three warm-up iterations before it captures a graph, and a graph needs its own memory.
-A run that stops after three steps would not see that memory. Python does not see the operations inside a replay, so a
-replay counts as a step if an optimizer stepped during the capture.
+PyTorch's documentation recommends three warm-up iterations before a capture. A run must not stop before the capture,
+because a graph needs its own memory. A replay counts as a training step if an optimizer stepped during the capture.
 """
 
 import re
@@ -21,7 +20,7 @@ _MENTIONS: Final = re.compile(r"\bCUDAGraph\b|\bcuda\.graphs?\b|\bmake_graphed_c
 
 
 class GraphCapture:
-    """Hooks on the methods of `torch.cuda.CUDAGraph`, which show when a script captures or replays a graph."""
+    """Observe the captures and replays of CUDA graphs through hooks on `torch.cuda.CUDAGraph`."""
 
     def __init__(self, count_steps: Callable[[], int], end_step: Callable[[], None]) -> None:
         self.is_capturing = False
@@ -29,8 +28,8 @@ class GraphCapture:
         self._count_steps = count_steps
         self._end_step = end_step
         self._steps_before = 0
+        # The `id()` of each CUDA graph during whose capture a training step ended.
         self._with_steps: set[int] = set()
-        """The `id()` of each CUDA graph in whose capture a training step ended."""
 
     def install(self, wrap: Callable[[Any, str, Callable[..., Any]], None]) -> None:
         """Install hooks on the methods of `torch.cuda.CUDAGraph`."""
@@ -40,7 +39,7 @@ class GraphCapture:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the user's source code mentions CUDA graphs, and the script has not replayed a graph yet."""
+        """Whether the user's code mentions CUDA graphs but has not replayed one yet."""
         return not self.replays and any(_speaks_of_graphs(file) for file in _users_files())
 
     def _around_begin(self, original: Callable[..., Any], graph: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -1,9 +1,7 @@
-"""Observe a training script from inside its process: steps, phases, and the owner of each storage.
+"""Observe the training steps, the phases, and the owners of GPU memory of a script.
 
-The observer installs PyTorch's own global hooks (on optimizers, and the allocator's out-of-memory observer) and wraps
-three functions: `nn.Module.__call__`, the entry of the autograd engine, and `GradScaler.step`. It keeps addresses and
-journal indices, never a tensor; strong references end with the hook's call. `remove` removes everything that it
-installs.
+The observer uses PyTorch's global hooks. It also wraps `nn.Module.__call__`, the entry of the autograd engine, and
+`GradScaler.step`. It stores addresses instead of tensors, so that it keeps no memory alive.
 """
 
 import functools
@@ -45,37 +43,34 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Hooks into torch that note steps, phases and owners of memory, from `install` to `remove`.
+    """Observe training steps, phases, and owners of GPU memory between the calls of `install` and `remove`.
 
-    `on_step(number)` is called at the end of every step. A step ends when an optimizer of torch.optim ends its step.
-    Until the script has created an optimizer, a step ends where the next forward pass begins after a backward pass, or
-    at the next backward pass if no module is called. `on_recount()` is called when the script creates an optimizer
-    later; steps are then counted again from zero.
+    A step ends when an optimizer of torch.optim ends its step. Without an optimizer, a step ends at the next forward or
+    backward pass after a backward pass. `on_step(number)` is called at the end of each step. `on_recount()` is called
+    when the script creates its optimizer after the first steps; counting then restarts at zero.
     """
 
     def __init__(
         self, journal: Journal, reads: Reads, on_step: Callable[[int], None], on_recount: Callable[[], None]
     ) -> None:
         self.step_ends: list[int] = []
-        """The index in the journal of allocations at which each training step ended."""
+        """The number of allocator events at the end of each training step."""
         self.has_optimizer = False
         """Whether the script has created an optimizer of torch.optim."""
         self.reads = reads
-        """The values that the script has read back from the GPU."""
+        """The tensor values that the script read on the CPU."""
         self.backward_lines: list[tuple[int, Line | None]] = []
-        """The journal index of every backward pass, and the line of the user's code that started the backward pass."""
+        """The index of each backward pass among the allocator events, and the user's source line that started it."""
         self.module_names: list[str] = [""]
-        """The names of modules, by the number of each module in the journal of allocations. The number 0 means no
-        module.
-        """
+        """The names of modules. The position of a name is the module's ID, and 0 means no module."""
         self.moments = Moments()
-        """The indices in the journal of allocations at which forward and backward passes began and ended."""
+        """The numbers of allocator events at which forward and backward passes began and ended."""
         self.ooms: list[SeenOom] = []
-        """All out-of-memory errors of the run, whether or not the script handled them."""
+        """All out-of-memory errors of the run, including errors that the script handled."""
         self.before_pass: Callable[[], None] | None = None
-        """A function that the observer calls before each forward pass; None without such a function."""
+        """A function that is called before each forward pass, or None."""
         self.phases = PhaseHooks(journal)
-        """The hooks that note evaluation, saving, loading and calls of `generate`."""
+        """The hooks that observe evaluation, saving, loading and `generate`."""
         # Notes are plain numbers in arrays. One object per note would change when Python collects garbage, and so when
         # it frees
         # the script's tensors in reference cycles.
@@ -104,14 +99,14 @@ class Observer:
 
     @property
     def notes(self) -> list[Note]:
-        """The notes on which module or optimizer owns each storage, with the journal index of each note."""
+        """The recorded modules and optimizers that own GPU memory."""
         roles = (_ROLES[number] for number in self._note_roles)
         return [Note(*note) for note in zip(self._note_indices, self._note_addresses, roles, strict=True)]
 
     @property
     def recomputed_share(self) -> float | None:
-        """The fraction of the forward passes that backward passes computed again, weighted by parameters. None if the
-        script ran no forward pass.
+        """The fraction of forward passes that backward passes computed again, weighted by parameters. It is None
+        without a forward pass.
         """
         first, again = (
             sum(size * count for size, count in zip(self._module_sizes, counts, strict=True))
@@ -121,7 +116,7 @@ class Observer:
 
     @property
     def marks(self) -> Marks:
-        """The notes from which ullage determines the phases of the run, such as evaluation and saving."""
+        """The recorded calls and passes that show the phases of the run."""
         return self.phases.marks(self.moments.backward_starts, self.step_ends)
 
     def reached(self) -> set[str]:
@@ -129,7 +124,7 @@ class Observer:
         return reached(self.marks)
 
     def install(self) -> None:
-        """Install every hook of the observer into torch."""
+        """Install all hooks into torch."""
         handles = [
             optim_module.register_optimizer_step_pre_hook(self._before_optimizer),
             optim_module.register_optimizer_step_post_hook(self._after_optimizer),
@@ -150,9 +145,7 @@ class Observer:
         self._journal.on_value_read(self._on_read)
 
     def remove(self) -> None:
-        """Remove every hook of the observer. Only the out-of-memory observer stays, because PyTorch cannot detach
-        it.
-        """
+        """Remove all hooks except the out-of-memory observer, which PyTorch cannot detach."""
         self.phases.remove()
         for undo in reversed(self._undo):
             undo()
@@ -165,10 +158,8 @@ class Observer:
         self._journal.set_phase(phase)
         return previous
 
+    # The wrapper adds one stack frame per call. PyTorch's global module hooks would take far more time.
     def _watch_calls(self) -> None:
-        """Wrap `nn.Module.__call__`. The wrapper adds one stack frame per call; PyTorch's global module hooks take far
-        more time.
-        """
         original = nn.Module.__call__
         get_ident, main_thread = threading.get_ident, self._main_thread
         is_compiling = torch.compiler.is_compiling
@@ -286,7 +277,7 @@ class Observer:
         return result
 
     def end_backward_step(self) -> None:
-        """End the training step if its backward pass has ended, unless an optimizer of torch.optim counts the steps."""
+        """End the training step after its backward pass, unless an optimizer counts the steps."""
         if self._has_passed_back and not self.has_optimizer:
             self._has_passed_back = False
             self._end_step()
@@ -320,7 +311,6 @@ class Observer:
         self._note(Role.PARAMETERS, parameters)
 
     def _note_module(self, module: nn.Module) -> bool:
-        """Note the tensors that a module owns. Return whether one of the module's parameters requires a gradient."""
         # Repeat this at each step: parameters move when a model is cast or sharded, and buffers are replaced.
         step, known, is_trained = self._roots.get(id(module), (-1, None, False))
         if step == len(self.step_ends) and known is not None and known() is module:
@@ -335,7 +325,6 @@ class Observer:
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
-        """Give a number to each module below a root module. A module that already has a number keeps its name."""
         for name, module in root.named_modules(prefix=type(root).__name__):
             if id(module) not in self._module_numbers:
                 self._module_numbers[id(module)] = len(self.module_names)
@@ -348,27 +337,25 @@ class Observer:
         self._note(Role.GRADIENTS, [parameter.grad for parameter in _alive(self._parameters)])
 
     def input_addresses(self) -> list[int]:
-        """Return the address that each input tensor of a module had when the script passed it to the module."""
+        """Return the address of each input tensor of a module."""
         number = _ROLES.index(Role.INPUTS)
         notes = zip(self._note_addresses, self._note_roles, strict=True)
         return [address for address, role in notes if role == number]
 
     def trained_parameters(self) -> list[Any]:
-        """Return the parameters of all optimizers that still exist and have made at least one step."""
+        """Return the parameters of all live optimizers that have made a step."""
         return [
             one for optimizer in _alive(self._optimizers) for group in optimizer.param_groups for one in group["params"]
         ]
 
     def owned_addresses(self) -> list[int]:
-        """Return the addresses of all known parameters, of their gradients, and of the optimizers' state."""
+        """Return the addresses of parameters, gradients, and optimizer state."""
         parameters, optimizers = _alive(self._parameters), _alive(self._optimizers)
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
         return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
 
     def note_everything(self) -> None:
-        """Note the tensors of all modules and optimizers that still exist. The observer does this at an out-of-memory
-        error and at the end of the run.
-        """
+        """Record the tensors of all live modules and optimizers."""
         things = gc.get_objects()
         # There may be half a million objects but only a few thousand types, and objects may define their own `==` and
         # `hash`.
@@ -406,9 +393,6 @@ class Observer:
         self.note_everything()
 
     def _on_read(self, ops: str, size: int) -> None:
-        """Count a value that the script read back from the GPU and that ullage did not determine. The operator and the
-        size decide what kind of read it was.
-        """
         if self.reads.is_answered:
             return
         names = ops.split(">") if ops else []
@@ -433,13 +417,10 @@ class Observer:
 
 
 def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    """Return the objects that still exist among the weak references in a mapping."""
     return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
+# A lazy parameter counts 0 until it is initialised.
 def _elements_of(module: "nn.Module") -> int:
-    """Return the number of elements in the parameters of a module without its submodules. A lazy parameter counts 0
-    until it is initialised.
-    """
     own = (each for each in module._parameters.values() if each is not None)
     return sum(each.numel() for each in own if not torch.nn.parameter.is_lazy(each))

@@ -1,9 +1,7 @@
-"""Determine the role of every live block from the journal and from the owner of its storage.
+"""Determine the role of each memory block, such as parameter, gradient or activation.
 
-The owner decides first: a parameter, a `.grad`, optimizer state, a buffer, an argument of a module, or a library's
-workspace. If a block has no owner, its lifetime decides. A block allocated in a forward pass with gradients enabled is
-an activation if it is alive when the backward pass begins, and a temporary if it is not. If neither the owner nor the
-lifetime is known, the role is `unknown`. Function names on the stack are not used.
+The owner of a block decides its role. Without an owner, a block of a forward pass is an activation if it lives until
+the backward pass, and a temporary if not. All other blocks are `unknown`.
 """
 
 from bisect import bisect_left
@@ -23,7 +21,7 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that the storage at `address` had an owner when the journal of allocations had `index` entries."""
+    """A record that memory at `address` had an owner. `index` is the number of allocator events at that time."""
 
     index: int
     address: int
@@ -32,9 +30,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """The indices in the journal of allocations at which forward and backward passes began or ended, in ascending
-    order.
-    """
+    """The numbers of allocator events at which forward and backward passes began or ended, in ascending order."""
 
     forward_starts: list[int] = field(default_factory=list)
     backward_starts: list[int] = field(default_factory=list)
@@ -43,7 +39,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One live memory block: the journal index of its allocation, its address, and its bytes after rounding."""
+    """A live memory block with the index of its allocation, its address, and its rounded size."""
 
     index: int
     address: int
@@ -55,9 +51,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lives:
-    """The allocations and frees of all memory blocks of a run, as columns of equal length in the order of
-    allocation.
-    """
+    """The allocation and the free of each memory block, in the order of allocation."""
 
     born: np.ndarray
     died: np.ndarray  # _NEVER for blocks that were not freed
@@ -65,7 +59,7 @@ class Lives:
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Match every allocation in the journal with the journal entry that freed the allocated block."""
+    """Find the free of each allocated memory block."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -83,7 +77,7 @@ def lives_of(entries: Entries) -> Lives:
 
 
 def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Moments) -> list[Role]:
-    """Return the role of every memory block of a run, such as parameters or activations."""
+    """Return the role of each memory block of a run, such as parameters or activations."""
     owners = _owners(entries, lives, notes)
     forward_starts = np.asarray(moments.forward_starts, np.int64)
     backward_starts = np.asarray(moments.backward_starts, np.int64)
@@ -112,7 +106,7 @@ def roles_of(entries: Entries, lives: Lives, notes: Iterable[Note], moments: Mom
 
 
 def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> list[Block]:
-    """Return the memory blocks of a GPU that are alive just after the journal entry `moment`."""
+    """Return the live memory blocks of a GPU after the allocator event `moment`."""
     alive = (lives.born <= moment) & (lives.died > moment) & (lives.entries["device"] == device)
     return [
         Block(
@@ -128,8 +122,7 @@ def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> l
 
 
 def bytes_by_role(blocks: Iterable[Block], requested_bytes: Mapping[int, int]) -> dict[Role, int]:
-    """Sum the bytes of live blocks by role. Rounding is a separate role, so that the sums add up to all allocated
-    memory.
+    """Return the total size of live blocks per role. Bytes that the allocator adds by rounding are a separate role.
 
     Args:
         blocks: live blocks.
@@ -167,10 +160,8 @@ def _role_by_life(
     return Role.UNKNOWN if died == _NEVER else Role.TEMPORARIES
 
 
+# An address can have had several blocks. A note applies to the block that was alive at that time.
 def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, Role]:
-    """Return the role that an owner gives to each memory block. A note about an owner counts for the block that was
-    alive at the note's address when the note was taken.
-    """
     rank = {role: position for position, role in enumerate(_PRECEDENCE)}
     found: dict[int, Role] = {}
     by_address: dict[int, list[int]] = {}
@@ -194,12 +185,8 @@ def _owners(entries: Entries, lives: Lives, notes: Iterable[Note]) -> dict[int, 
 
 
 def _next(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the first element of `sorted_indices` that is greater; `_NEVER` if there is
-    none.
-    """
     return np.append(sorted_indices, _NEVER)[np.searchsorted(sorted_indices, at, side="right")]
 
 
 def _previous(sorted_indices: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return, for each index in `at`, the last element of `sorted_indices` that is not greater; -1 if there is none."""
     return np.insert(sorted_indices, 0, -1)[np.searchsorted(sorted_indices, at, side="right")]

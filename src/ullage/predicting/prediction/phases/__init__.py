@@ -1,1 +1,1 @@
-"""The phases of a run, such as loading and evaluation, and the journal entries at which each phase begins and ends."""
+"""Find the phases of a run, such as loading, steps and evaluation."""

@@ -1,7 +1,6 @@
-"""Note when a script saves, loads, evaluates or generates, and when it calls modules.
+"""Record when a script saves, loads, evaluates or generates, and when it calls modules.
 
-All notes are numbers in arrays. One object per note would change when Python collects garbage, and so when it frees the
-script's tensors in reference cycles. `prediction.phases.spans` interprets the notes after the run.
+The record stores numbers in arrays, because additional Python objects would change when Python collects garbage.
 """
 
 import functools
@@ -51,23 +50,19 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("accelerate.accelerator", "Accelerator.load_state", NotedCall.RESTORE),
     ("ultralytics.engine.validator", "BaseValidator.__call__", NotedCall.EVALUATE),
 )
-"""The library functions whose calls ullage notes: the module, names in the module, and the kind of call. PyTorch's own
-functions do not cover these calls.
-"""
+"""The library functions that ullage observes. Each entry has the module, the function, and the kind of call."""
 LOOPS: Final = {
     "transformers.trainer": ("Trainer", "_inner_training_loop"),
     "lightning.pytorch.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
     "pytorch_lightning.loops.training_epoch_loop": ("_TrainingEpochLoop", "advance"),
 }
-"""The class and the method that run the training steps of a library's training loop, by module name."""
+"""The training loops of libraries. Each module name is mapped to a class and a method."""
 
 
 class EvaluationDue:
-    """A flag that says whether a library's training loop will evaluate right after the optimizer step that has just
-    ended.
+    """A flag that is true if a library's training loop evaluates right after the current optimizer step.
 
-    Only the library knows this; in a loop of the user's own, the next call shows it. The loop object is kept as a weak
-    reference. Reading the local variables of a frame would keep the script's tensors alive.
+    The loop object is kept as a weak reference, so that it does not keep the script's tensors alive.
     """
 
     def __init__(self) -> None:
@@ -75,9 +70,7 @@ class EvaluationDue:
         self._fetcher: weakref.ref[Any] | None = None
 
     def watch(self, module: ModuleType) -> Callable[[], None] | None:
-        """Wrap the method that runs the training steps of a library's loop. Return a function that removes the
-        wrapper.
-        """
+        """Wrap a library's training loop. Return a function that removes the wrapper."""
         kind, name = LOOPS[module.__name__]
         owner = vars(module).get(kind)
         original = vars(owner).get(name) if owner is not None else None
@@ -94,7 +87,6 @@ class EvaluationDue:
         return lambda: setattr(owner, name, original)
 
     def __bool__(self) -> bool:
-        """Return whether the library's training loop will evaluate next; False if that is not known."""
         loop = self._loop() if self._loop is not None else None
         fetcher = self._fetcher() if self._fetcher is not None else None
         if loop is None:
@@ -118,7 +110,7 @@ def _of_transformers(trainer: Any) -> bool:
 
 
 class PhaseHooks:
-    """Hooks on everything except training steps: evaluation, saving, loading and calls of `generate`."""
+    """Observe evaluation, saving, loading and calls of `generate` through hooks."""
 
     def __init__(self, journal: Journal) -> None:
         self._length = journal.length
@@ -135,9 +127,7 @@ class PhaseHooks:
         self._watches: list[ImportWatch] = []
 
     def install(self) -> None:
-        """Install the hooks on saving, loading and evaluation. Libraries that the script has not imported yet get their
-        hooks when the script imports them.
-        """
+        """Install the hooks. Libraries that are not imported yet get their hooks when they are imported."""
         for owner in (torch, torch.serialization):
             self._wrap(owner, "save", NotedCall.WRITE)
             self._wrap(owner, "load", NotedCall.READ)
@@ -152,7 +142,7 @@ class PhaseHooks:
             self._wait_for(module)
 
     def remove(self) -> None:
-        """Remove every hook on saving, loading, evaluation and `generate`."""
+        """Remove all hooks."""
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -163,7 +153,7 @@ class PhaseHooks:
     # ---- module calls
 
     def enter_forward(self, *, is_training: bool, is_trained: bool) -> None:
-        """Note that the script has called a module from outside of any other module.
+        """Record that the script has called a module from outside of any other module.
 
         Args:
             is_training: whether the module is in training mode.
@@ -182,7 +172,9 @@ class PhaseHooks:
     # ---- reading the notes
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
-        """Return all notes about the run's phases, with the indices at which backward passes began and steps ended."""
+        """Return the recorded calls. The arguments are the numbers of allocator events at backward passes and step
+        ends.
+        """
         return Marks(
             forwards=Forwards(
                 begins=tuple(self._forward_begins),
@@ -227,10 +219,8 @@ class PhaseHooks:
         setattr(owner, name, self._around(original, kind))
         self._undo.append(lambda: setattr(owner, name, original))
 
+    # A module calls `state_dict` of its submodules; only the outermost call counts.
     def _around(self, original: Callable[..., Any], kind: NotedCall) -> Callable[..., Any]:
-        """Return a wrapper that notes each call of a function. For `state_dict`, it notes only the outermost call,
-        because a module calls `state_dict` of its submodules.
-        """
         inside, is_state_dict = self._in_state_dict, kind is NotedCall.STATE
 
         @functools.wraps(original)

@@ -1,11 +1,11 @@
-"""The names of the phases of a run."""
+"""The names of a run's phases, such as loading, steps and evaluation."""
 
 from enum import StrEnum
 from typing import Final
 
 
 class PhaseName(StrEnum):
-    """The name of a phase of a run. The names are in the order of the report."""
+    """The name of a phase, such as evaluation. The names are in the order of the report."""
 
     LOADING = "loading"
     RESUMING = "resuming"
@@ -17,4 +17,4 @@ class PhaseName(StrEnum):
 
 
 STEPS: Final = frozenset({PhaseName.LOADING, PhaseName.FIRST_STEP, PhaseName.STEADY_STEP})
-"""The phases that every training run has: loading and steps."""
+"""The phases of every training run: loading and steps."""

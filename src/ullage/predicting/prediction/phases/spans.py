@@ -1,9 +1,4 @@
-"""Find where the phases of a run begin and end in the journal of allocations: loading, steps, evaluation, saving,
-resuming, generate.
-
-The phases are computed after the run from the notes that `prediction.phases.hooks` took. This module does not import
-torch.
-"""
+"""Find the beginning and the end of each phase of a run, such as loading, steps and evaluation."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
@@ -20,10 +15,10 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 
 class NotedCall(IntEnum):
-    """The kind of a call that ullage notes, such as reading or writing a checkpoint."""
+    """The kind of a recorded call, such as saving or loading a checkpoint."""
 
     STATE = 0
-    """A call of `state_dict`. The call belongs to saving if the script writes a file afterwards."""
+    """A call of `state_dict`. It belongs to saving if the script writes a file afterwards."""
     WRITE = 1
     READ = 2
     LOAD = 3
@@ -48,21 +43,19 @@ _WHOLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The outermost module calls in order, as columns of equal length. Their begins and ends are indices of the
-    journal.
-    """
+    """The beginnings and the ends of the outermost module calls, in order."""
 
     begins: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     with_grad: tuple[bool, ...] = ()
     training: tuple[bool, ...] = ()
     trained: tuple[bool, ...] = ()
-    """Whether a parameter of the called module requires a gradient, for each module call."""
+    """Whether a parameter of the called module requires a gradient, for each call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCalls:
-    """The calls that ullage noted, as columns of equal length. Their begins and ends are indices of the journal."""
+    """The beginnings and the ends of the recorded calls."""
 
     kinds: tuple[NotedCall, ...] = ()
     begins: tuple[int, ...] = ()
@@ -72,7 +65,7 @@ class NotedCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Emptied:
-    """The reserved memory of a GPU each time the script emptied the allocator's cache, as columns of equal length."""
+    """A GPU's reserved memory at each time that the script emptied the allocator's cache."""
 
     indices: tuple[int, ...] = ()
     devices: tuple[int, ...] = ()
@@ -81,7 +74,7 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """All notes of a run about calls, backward passes and steps, with their indices in the journal of allocations."""
+    """The recorded calls, backward passes and steps of a run."""
 
     forwards: Forwards
     calls: NotedCalls
@@ -92,9 +85,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One phase of a run. It spans the entries of the journal of allocations after `begin`, up to and including
-    `end`.
-    """
+    """A phase of a run, with the allocator events after `begin` up to and including `end`."""
 
     name: PhaseName
     begin: int
@@ -103,9 +94,7 @@ class Span:
 
 
 def reached(marks: Marks) -> set[str]:
-    """Return the phases ("eval", "save") that the run has reached after its first step, up to the step that has just
-    ended.
-    """
+    """Return the phases ("eval", "save") that the run has reached between its first and its latest step."""
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     calls = zip(marks.calls.kinds, marks.calls.begins, strict=True)
     kinds = {kind for kind, begin in calls if begin >= first_step}
@@ -119,8 +108,8 @@ def reached(marks: Marks) -> set[str]:
 
 
 def spans_of(marks: Marks, entries: Entries) -> list[Span]:
-    """Return where evaluation, saving, resuming and generate begin and end, in the order of their beginnings. A phase
-    may be nested in another phase.
+    """Return the beginning and the end of each evaluation, saving, resuming and generate phase. Phases may be
+    nested.
     """
     whole = _whole(marks.calls)
     main = [span for span in whole if not span.of_other_thread]
@@ -133,18 +122,13 @@ def spans_of(marks: Marks, entries: Entries) -> list[Span]:
     return sorted([*whole, *found], key=lambda span: (span.begin, -span.end))
 
 
+# Frees directly after a phase release the local variables of a function that has returned.
 def _with_frees(span: Span, not_freed: np.ndarray, length: int) -> Span:
-    """Return a phase extended by the frees that directly follow it. These frees release the local variables of a
-    function that has returned.
-    """
     at = int(np.searchsorted(not_freed, span.end, side="right"))
     return replace(span, end=int(not_freed[at]) - 1 if at < len(not_freed) else length - 1)
 
 
 def _whole(calls: NotedCalls) -> list[Span]:
-    """Return the library calls that are each a whole phase, such as `Trainer.evaluate`. Leave out calls that are
-    nested in a call of the same phase and thread.
-    """
     found: list[Span] = []
     for kind, begin, end, other in zip(calls.kinds, calls.begins, calls.ends, calls.of_other_threads, strict=True):
         name = _WHOLE.get(kind)
@@ -159,10 +143,8 @@ def _whole(calls: NotedCalls) -> list[Span]:
     return found
 
 
+# The call of `state_dict` comes before the file is written.
 def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
-    """Return the phases in which the script itself saved a checkpoint. Each phase begins at the call of `state_dict`
-    before the file is written.
-    """
     barriers = _work(marks) + _begins(marks.calls, _RESUMING)
     outer = [span for span in whole if span.name == PhaseName.SAVING]
     return [
@@ -172,13 +154,8 @@ def _saving(marks: Marks, whole: Sequence[Span]) -> list[Span]:
     ]
 
 
+# Loading a model before training does not count, because that loads the initial weights.
 def _resuming(marks: Marks) -> list[Span]:
-    """Return the phases in which the script resumed: it loaded a checkpoint into an optimizer, or into a model after
-    the first step.
-
-    If a script only loads a model before training it, this does not count as resuming, because it loads the initial
-    weights.
-    """
     barriers = _work(marks) + _begins(marks.calls, {NotedCall.WRITE})
     first_step = marks.step_ends[0] if marks.step_ends else _NEVER
     return [
@@ -194,9 +171,6 @@ def _begins(calls: NotedCalls, kinds: Collection[NotedCall]) -> list[int]:
 
 
 def _work(marks: Marks) -> list[int]:
-    """Return the journal indices at which a forward or backward pass begins or a step ends. A call before such an index
-    and a call after it belong to different phases.
-    """
     forwards = [begin for begin, trained in zip(marks.forwards.begins, marks.forwards.trained, strict=True) if trained]
     return [*forwards, *marks.backward_starts, *marks.step_ends]
 
@@ -204,9 +178,6 @@ def _work(marks: Marks) -> list[int]:
 def _groups(
     calls: NotedCalls, wanted: frozenset[NotedCall], barriers: Iterable[int]
 ) -> list[tuple[set[NotedCall], int, int, bool]]:
-    """Group the calls of the given kinds that have no barrier, such as a training step, between them. Return for each
-    group its kinds of calls, its begin, its end, and whether it is in another thread than the training.
-    """
     barriers = sorted(barriers)
     groups: list[tuple[set[NotedCall], int, int, bool]] = []
     for other in (False, True):
@@ -232,13 +203,10 @@ def _is_within(begin: int, end: int, spans: Iterable[Span]) -> bool:
     return any(span.begin <= begin and end <= span.end for span in spans)
 
 
+# A call with gradients off is evaluation if the module has trainable parameters and is in evaluation mode. With
+# gradients on, the module must also be trained in training mode, and no backward pass may follow before the next
+# training call.
 def _evaluating(marks: Marks) -> list[int]:
-    """Return the positions of the module calls that belong to an evaluation.
-
-    A call is evaluation if the module has trainable parameters and is in evaluation mode with gradients off. With
-    gradients on, it is evaluation if the module is trained in training mode and no backward pass follows before the
-    next training call.
-    """
     forwards = marks.forwards
     is_pass = [trained and grad for trained, grad in zip(forwards.trained, forwards.with_grad, strict=True)]
     trains = [
@@ -259,16 +227,11 @@ def _evaluating(marks: Marks) -> list[int]:
 
 
 def _first_after(indices: Sequence[int], moment: int) -> int:
-    """Return the first of the ascending `indices` that is not less than `moment`; `_NEVER` if all indices are less."""
     at = bisect_left(indices, moment)
     return indices[at] if at < len(indices) else int(_NEVER)
 
 
 def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
-    """Return the journal indices at which forward and backward passes of the training begin.
-
-    A backward pass inside an evaluation call is left out.
-    """
     forwards = marks.forwards
     others = set(range(len(forwards.begins))).difference(evaluating)
     inside = [Span(name=PhaseName.EVALUATION, begin=forwards.begins[at], end=forwards.ends[at]) for at in evaluating]
@@ -279,11 +242,8 @@ def _passes(marks: Marks, evaluating: Sequence[int]) -> list[int]:
     ]
 
 
+# An evaluation ends when gradients are switched on again after its last module call.
 def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: Iterable[int]) -> list[Span]:
-    """Return the phases in which modules evaluate. Leave out library calls that evaluate, generate or save as a whole.
-
-    An evaluation lasts from its first module call until gradients are switched on again after its last module call.
-    """
     forwards, evaluating = marks.forwards, _evaluating(marks)
     barriers = sorted([*marks.step_ends, *stops, *_passes(marks, evaluating)])
     borders = _borders(entries)
@@ -304,9 +264,6 @@ def _evaluation(marks: Marks, entries: Entries, whole: Sequence[Span], stops: It
 
 
 def _borders(entries: Entries) -> np.ndarray:
-    """Return the journal entries that cannot belong to an evaluation without gradients, because the script trains or
-    has switched gradients on.
-    """
     of_main_thread = (entries["flags"] & OTHER_THREAD) == 0
     with_grad = (entries["flags"] & GRAD_ENABLED) != 0
     trains = (entries["phase"] == Phase.BACKWARD) | (entries["phase"] == Phase.OPTIMIZER)
@@ -314,11 +271,7 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return where loading, the first step and the later steps begin and end, without the parts that belong to another
-    phase.
-
-    Loading ends where the first forward pass of training begins.
-    """
+    """Return the beginning and the end of loading, the first step and the later steps, without other phases."""
     begins = _passes(marks, _evaluating(marks))
     ends = list(marks.step_ends)
     if ran_out_at is not None and (begins or ends) and (not ends or ran_out_at > ends[-1]):
@@ -337,9 +290,6 @@ def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> l
 
 
 def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]:
-    """Return the parts of the interval (low, high] that are outside of all given intervals. The given intervals are in
-    the order of their beginnings.
-    """
     pieces = []
     for cut in cuts:
         if cut.begin >= high or cut.end <= low:
@@ -353,9 +303,7 @@ def _without(low: int, high: int, cuts: Iterable[Span]) -> list[tuple[int, int]]
 
 
 def name_at(marks: Marks, entries: Entries, moment: int) -> str | None:
-    """Return the name of the phase at a journal index, such as "saving"; None during loading or a step. For nested
-    phases, the innermost is named first.
-    """
+    """Return the name of the innermost phase at an allocator event, or None during loading or a step."""
     names = [
         span.name.value
         for span in spans_of(marks, entries)

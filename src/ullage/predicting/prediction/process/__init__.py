@@ -1,1 +1,1 @@
-"""Start and control, in the parent process, the process that runs a script."""
+"""Start and control the process that runs a script."""

@@ -1,8 +1,4 @@
-"""Receive the messages of a script's process, or of a command's processes, until there is a result or the time limit is
-reached.
-
-This module does not interpret the messages for the prediction.
-"""
+"""Receive messages from the processes of a script or a command, until there is a result or the time is over."""
 
 import codecs
 import json
@@ -35,72 +31,64 @@ _TAIL_CHARACTERS: Final = 64_000
 _TICK_SECONDS: Final = 0.2
 _DISMISS_SECONDS: Final = 0.01
 _FURTHER: Final = {"eval": "until it evaluates", "save": "until it saves", "end": "until it ends"}
+# The script itself can write such lines into the pipe.
 _NOT_OURS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-"""The exceptions that Python raises when a line in ullage's pipe is not a message, because the script itself has
-written it.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An ullage error that the child process raised before it could run the script."""
+    """An error of ullage in the child process, before the script could run."""
 
     type: str
-    """The name of the class of an ullage error that the child process raised."""
+    """The class name of the error."""
     text: str
 
 
 @dataclass(slots=True)
 class ChildReport:
-    """A report of the messages that a child process sent, and of how the child process ended."""
+    """The messages of a child process, and the way in which the process ended."""
 
     result: RunResult | None = None
     refused: Refusal | None = None
     broken: str | None = None
-    """The traceback of an internal error of ullage in the child process."""
+    """The traceback of an error inside ullage in the child process."""
     started: bool = False
     hung: bool = False
-    """Whether ullage had to kill the child process before it sent its final message."""
+    """Whether ullage killed the child process because it did not answer."""
     exit_code: int | None = None
-    """The exit code of the child process. A negative number means that this signal ended the process."""
+    """The exit code of the child process. A negative number is a signal: -9 means signal 9."""
     output: str = ""
-    """The last part of the output that the script printed."""
+    """The end of the script's output."""
     name: str = ""
-    """The name of the program that the process runs, if a predicted command started the process."""
+    """The name of the process's program, if a predicted command started the process."""
     rank: int = 0
     workers: WorkersUse = field(default_factory=WorkersUse)
-    """The host memory of the processes that the script's process started, such as DataLoader workers."""
+    """The host memory of the processes that the script started, such as DataLoader workers."""
 
     @property
     def is_final(self) -> bool:
-        """Whether the child process has sent its final message."""
+        """Whether the child process has sent its last message."""
         return self.result is not None or self.refused is not None or self.broken is not None
 
 
 @dataclass(slots=True)
 class _Voice:
-    """A process that sends messages to ullage: the script's process, or one process of a predicted command."""
-
     descriptor: int
     report: ChildReport
     process: int
-    """The process ID of the script's process, or of the command's process, that sends messages to ullage."""
+    """The ID of the process that sends the messages."""
     owner: socket.socket | None = None
-    """The socket connection to a process of the predicted command, which ullage closes at the end; None if ullage runs
-    a script.
-    """
+    """The connection to a process of a command, or None if ullage runs a script."""
     pending: bytes = b""
     exiting: ExitReport | None = None
-    """The report that the process sent while it was exiting. The exit status of the process follows later."""
+    """The report from the exit of the process. Its exit status follows later."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.watch = HostWatch(self.process)
 
     def look_at_workers(self, *, now: bool = False) -> None:
-        """Measure the host memory of the processes that the script's process started. Do nothing if the script's
-        process has already sent its final message.
-        """
+        """Measure the host memory of the processes that the script started."""
         if not self.report.is_final:
             self.watch.look(now=now)
             self.report.workers = self.watch.use
@@ -108,47 +96,38 @@ class _Voice:
 
 @dataclass(slots=True)
 class Listener:
-    """A loop that receives messages and output of the script. It ends when there is a result, the process ends, or the
-    time limit is reached.
-    """
+    """Receive messages and output of a script until its result, its end or its time limit."""
 
     process: ChildProcess
     request: Request
     progress: Progress
     cancelled: Callable[[], bool]
     door: socket.socket | None = None
-    """The socket to which the processes of a predicted command connect; None if ullage runs a script."""
+    """The socket for the processes of a command, or None if ullage runs a script."""
     hung: bool = False
-    """Whether ullage had to kill the script's process before it sent a final message."""
+    """Whether ullage killed the script's process because it did not answer."""
     output: str = ""
-    """The last part of the output that the script or the command printed."""
+    """The end of the output of the script or command."""
     reports: list[ChildReport] = field(default_factory=list)
-    """The reports of all processes that have sent a final message, in the order of these final messages."""
+    """The reports of all processes that have sent their last message, in this order."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
-    """The time at which ullage stops waiting for the next message of the script's process."""
     _asked: bool = False
-    """Whether the script was asked to stop."""
     _has_started: bool = False
+    # The ID of a process; 0 if no process is importing torch.
     _importing: int = 0
-    """The ID of the process that is importing torch and whose import extends the time limit; 0 if there is none."""
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
+    # From the ID of each process to the time at which it began to wait for another rank.
     _waiting_since: dict[int, float] = field(default_factory=dict)
-    """The processes that wait for a message from another rank, each with the time at which its wait began."""
+    # The ranks that a progress message has already named.
     _asked_ranks: set[int] = field(default_factory=set)
-    """The other ranks that, according to a progress message already shown, run because this rank needs messages from
-    them.
-    """
     _done: str = "no step yet"
-    """The script's progress in its last message, such as "step 2 of 3"."""
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
-        """Receive the messages that a process writes to a file descriptor, and add them to the report about this
-        process.
-        """
+        """Receive messages from a process through a file descriptor, and add them to its report."""
         self._voices[descriptor] = _Voice(descriptor, report, process, owner)
         self._selector.register(descriptor, selectors.EVENT_READ)
 
@@ -158,7 +137,7 @@ class Listener:
         self._limit = now + self.request.limit_seconds
 
     def listen(self) -> None:
-        """Receive messages until ullage expects no more messages. The process may still be running afterwards."""
+        """Receive messages until no more are expected. The process may continue to run."""
         assert self.process.popen.stdout is not None
         output = self.process.popen.stdout.fileno()
         self._limit = self._limit or time.monotonic() + START_SECONDS
@@ -189,7 +168,7 @@ class Listener:
                         voice.owner.close()
 
     def dismiss(self) -> None:
-        """Ask the script's processes to clean up and end, because ullage no longer needs their results."""
+        """Ask the script's processes to end, because their results are no longer needed."""
         processes = {voice.process for voice in self._voices.values()}
         launchers = processes & {starter for process in processes for starter in starters_of(process)}
         until = time.monotonic() + LEAVE_SECONDS
@@ -223,10 +202,8 @@ class Listener:
         else:
             self._take(self._voices[descriptor], data)
 
+    # A process of another user may connect too.
     def _let_in(self) -> None:
-        """Accept a connection from a process of the predicted command. Close the connection if it comes from another
-        user.
-        """
         assert self.door is not None
         connection, _ = self.door.accept()
         process, user = peer_of(connection)
@@ -328,7 +305,6 @@ class Listener:
                 self._limit = now + UNWIND_SECONDS
 
     def _settle(self, voice: _Voice, status: int | None) -> None:
-        """Complete the report that a process sent while it was exiting, with the exit status of the process."""
         if voice.exiting is not None:
             voice.report.result = voice.exiting.result_with(status)
             voice.exiting = None
@@ -336,19 +312,14 @@ class Listener:
                 self.reports.append(voice.report)
 
     def _why_further(self) -> str:
-        """Return a text that says why ullage runs more steps than the user requested. The text follows the step
-        number.
-        """
         return (
             ""
             if self.request.options["batches"]
             else f", {_FURTHER.get(self.request.options['until'] or '', 'until the peaks settle')}"
         )
 
+    # If several processes import torch at the same time, only the first import is excluded from the time limit.
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        """Exclude the import of torch from the time limit. If several processes import torch at once, exclude only the
-        first import.
-        """
         if not self._importing:
             self._importing = voice.process
             self._importing_since, self._limit_before_import = now, self._limit

@@ -1,9 +1,7 @@
-"""Start the process of a script or a command, listen to its messages, and clean up everything that it started.
+"""Start the process of a script or a command, receive its messages, and end all processes that it started.
 
-The process leads its own process group and has a token in its environment, so that every process that it starts ends
-with it: after a result, an error, Ctrl-C or a hang. If ullage's own process is killed, the kernel kills the group,
-because that closes the lifeline (see `base.child_process`). Messages come through pipes, and through an abstract socket
-if a command starts further processes. No temporary file and no thread is created.
+The process has its own process group and a token in its environment, which its child processes inherit. If ullage
+itself is killed, the kernel kills the process group.
 """
 
 import json
@@ -30,16 +28,13 @@ from ullage.predicting.prediction.request import Attachment, Request
 _HELPER_SECONDS: Final = 1.0  # for a rank whose messages are no longer needed to run its exit handlers
 _OUR_INPUT: Final = Path("/dev/fd/0")
 _ASKING_FOR_INPUT: Final = frozenset(("-", "/dev/stdin"))
-"""The command-line arguments with which a command reads standard input, such as "-"."""
 _input_lock: Final = Lock()
+# A prediction may need several runs, but a pipe can be read only once.
 _input_piped: list[bytes] = []
-"""The content of the pipe at standard input. ullage keeps the content because a pipe can be read only once, and a
-prediction may need several runs.
-"""
 
 
 def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> ChildReport:
-    """Run the script in a separate process until it has sent its result, has ended, or the caller cancels it."""
+    """Run the script in a new process. Return after its result, after its end, or after a cancellation."""
     report = ChildReport()
     channel, channel_end = new_pipe()
     try:
@@ -117,12 +112,8 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     return reports
 
 
+# Equal reports stay in the order in which the processes ended, because a launcher fails after the process it started.
 def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
-    """Return the sort key of reports. Out-of-memory failures are first, then the highest reserved and allocated memory.
-
-    Reports with equal keys stay in the order in which the processes ended: a launcher fails after the process it
-    started.
-    """
     result = report.result
     measured = result.measured if result is not None and result.measured is not None else None
     used = (measured.peak_reserved_bytes, measured.peak_allocated_bytes) if measured is not None else (0, 0)
@@ -132,15 +123,6 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
 def _started(
     module: str, arguments: Sequence[str], words: Sequence[str], environment: dict[str, str], *inherited: int
 ) -> ChildProcess:
-    """Start a module of this package in a separate process.
-
-    Args:
-        module: the dotted name of the module whose `main` is run.
-        arguments: the arguments of `main`.
-        words: the command's arguments, which show whether it may read standard input.
-        environment: the environment variables of the process.
-        inherited: the file descriptors that the process inherits.
-    """
     with _standard_input(words) or nullcontext() as given:
         return ChildProcess(
             module,
@@ -161,12 +143,8 @@ def _environment(request: Request) -> dict[str, str]:
     return environment
 
 
+# A terminal is never read.
 def _standard_input(words: Sequence[str]) -> BinaryIO | None:
-    """Open the standard input of a run from its beginning. It is a file, or a pipe if the command has the argument "-".
-
-    Returns: The open file, or None for empty input. A terminal is never read. A pipe is read only if the command
-        mentions it.
-    """
     with suppress(OSError):
         kind = os.fstat(0).st_mode
         if stat.S_ISREG(kind):

@@ -1,1 +1,1 @@
-"""Run each rank of a distributed script alone in a process, and let these processes exchange messages."""
+"""Run the ranks of a distributed script separately, and exchange messages between them."""

@@ -1,8 +1,7 @@
-"""Exchange messages between ranks that each run alone: if a rank needs another rank's message, that rank is run too.
+"""Exchange messages between ranks that run separately. If a rank needs a message, its sender is run too.
 
-This is the parent's side. Each rank process that sends or needs a message connects to a socket, and each connection has
-a thread. If nobody has run the sending rank yet, it is run as a helper. A helper stops after each message until a rank
-requests more, and it ends with the exchange. Messages are kept, so that few helpers are needed with `--rank all`.
+Each rank connects to a socket of the parent process. A rank that runs only to send messages stops after each message
+until another one is needed.
 """
 
 import json
@@ -23,48 +22,40 @@ MOST_HELPERS: Final = 64
 NO_ROOM: Final = "the host has too little free memory to run one more rank"
 TOO_MANY: Final = f"{MOST_HELPERS} ranks already run for other ranks"
 Start = Callable[[int, Callable[[], bool]], str | None]
-"""A function that runs a rank as a helper process until it is no longer needed. It returns the reason if the rank
-failed.
-"""
+"""A function that runs a rank until it is no longer needed. It returns the reason if the rank failed."""
 
 
 @dataclass(slots=True)
 class _Variant:
-    """The state of all ranks of one distributed run. These ranks have the same script, settings and seed."""
-
     start: Start | None = None
-    """The function that runs another rank of this run as a helper process; None until ullage measures one of the
-    ranks.
-    """
+    """The function that starts another rank of this run. It is None before the first measured rank."""
     messages: dict[str, str | None] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose memory ullage measures now."""
+    """The ranks whose memory is being measured."""
     are_all_measured: bool = False
-    """Whether a launcher starts every rank. If so, a rank that has not connected yet will connect later."""
+    """Whether a launcher starts every rank, so that all ranks will connect."""
     seen: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose processes have connected to the message exchange."""
+    """The ranks that have connected."""
     helpers: set[int] = field(default_factory=set)
-    """The ranks that have or had a helper process. A helper process runs only to send messages to other ranks."""
+    """The ranks that ullage runs only to send messages to other ranks."""
     ended: set[int] = field(default_factory=set)
-    """The ranks of the distributed script whose helper process has ended."""
+    """The ranks that ran only to send messages and have ended."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks of the distributed script whose helper process failed, each with the reason."""
+    """The ranks that failed, each with the reason."""
     asks: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """The rank from which each waiting rank awaits a message, with the key of that message."""
+    """Each waiting rank, with the rank that sends its message and the key of the message."""
     wanted: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """The number of ranks that wait for each message. A message is identified by its sending rank and its key."""
+    """The number of ranks that wait for each message. The sending rank and the key identify a message."""
 
     def has_to_be_run(self, rank: int) -> bool:
-        """Return whether the message exchange has to start a process for a rank, because no other process runs or will
-        run this rank.
-        """
+        """Return whether ullage has to start a rank because no other process runs it."""
         if rank in self.running or rank in self.helpers:
             return False
         return rank in self.seen or not self.are_all_measured
 
     def waits_for_itself(self, rank: int) -> bool:
-        """Return whether a rank would wait for itself: it waits, directly or through other ranks, for a rank that waits
-        for it.
+        """Return whether ranks wait for each other in a circle. For example, rank 0 waits for rank 1, and rank 1 for
+        rank 0.
         """
         seen, other = set[int](), self._waits_for(rank)
         while other is not None and other not in seen:
@@ -75,31 +66,25 @@ class _Variant:
         return False
 
     def _waits_for(self, rank: int) -> int | None:
-        """Return the rank that the given rank waits for. Return None if it does not wait, or if its message has just
-        arrived.
-        """
         source, key = self.asks.get(rank, (None, ""))
         return source if key not in self.messages else None
 
 
 class Exchange:
-    """The message exchange between the ranks of one prediction, used as a context manager."""
+    """Exchange messages between the ranks of a prediction. It is a context manager."""
 
     def __init__(self, room: HostRoom | None = None) -> None:
-        """Store the object that decides whether the host has enough free memory to run one more rank."""
         self.address = f"ullage-{secrets.token_hex(16)}"
-        """The name of the message exchange's socket in the kernel's abstract namespace."""
+        """The name of the socket in the kernel's abstract namespace."""
         self._variants: dict[str, _Variant] = {}
         self._changed = threading.Condition()
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """The reason why ullage did not run a rank from which another rank needed a message; None if ullage ran all
-        such ranks.
-        """
+        """The reason why ullage did not run a rank whose message was needed, or None."""
         self._room = room or HostRoom()
+        # These processes have not connected yet.
         self._coming: set[tuple[str, int]] = set()
-        """The helper processes that ullage has started and that have not connected to the message exchange yet."""
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
 
     def __enter__(self) -> Self:
@@ -109,7 +94,6 @@ class Exchange:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        """End the helper processes that run ranks, and wait until these processes are gone."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -121,7 +105,7 @@ class Exchange:
 
     @contextmanager
     def measures(self, variant: str, rank: int, start: Start, *, are_all: bool = False) -> Iterator[None]:
-        """Register, for the duration of the context, that ullage measures a rank of a run.
+        """Register a rank as measured while the context is active.
 
         Args:
             variant: the name of the run; only ranks of the same run exchange messages.
@@ -150,7 +134,6 @@ class Exchange:
         thread.start()
 
     def _let_in(self) -> None:
-        """Accept connections from the processes that run ranks. Close a connection if it comes from another user."""
         while True:
             try:
                 connection, _ = self._door.accept()
@@ -162,7 +145,6 @@ class Exchange:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer the requests of one rank's process, one JSON line each, until the process closes the connection."""
         # `suppress` comes first: when the stream is closed it sends buffered data to a process that may be gone.
         with suppress(OSError, ValueError, KeyError, TypeError), connection, connection.makefile("rwb") as stream:
             hello = json.loads(stream.readline())
@@ -200,10 +182,8 @@ class Exchange:
                 self._variants[variant].running.discard(rank)
             self._changed.notify_all()
 
+    # A helper waits here until a rank needs another message from it.
     def _told(self, variant: str, rank: int, key: str, value: str, *, helps: bool) -> None:
-        """Store a rank's message. If a helper process sent it, the process waits here until a rank needs another
-        message from it.
-        """
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
             mine.messages.setdefault(key, value)
@@ -216,12 +196,8 @@ class Exchange:
                     )
                 )
 
+    # Returns the message (None if it will not come), the error of its rank, and the reason why its rank was not run.
     def _asked(self, variant: str, rank: int, key: str, source: int) -> tuple[str | None, str | None, str | None]:
-        """Wait for a message from another rank.
-
-        Returns: The message, or None if it will not come; the reason if its rank failed; and the reason if its rank was
-            not run.
-        """
         refusal: str | None = None
         with self._changed:
             mine = self._variants.setdefault(variant, _Variant())
@@ -246,7 +222,6 @@ class Exchange:
             return mine.messages.get(key), mine.failures.get(source), refusal
 
     def _help(self, variant: str, mine: _Variant, rank: int) -> None:
-        """Run a rank as a helper process, because another rank waits for its message."""
         mine.helpers.add(rank)
         start = mine.start
         if start is None:

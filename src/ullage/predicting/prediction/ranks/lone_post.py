@@ -1,6 +1,4 @@
-"""Exchange messages between a rank that runs alone in this process and other ranks, through
-`prediction.ranks.exchange`.
-"""
+"""Exchange messages between this rank and the other ranks of a distributed script."""
 
 import base64
 import json
@@ -13,48 +11,43 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LARGEST_TEAM: Final = 8
-"""The size of the largest group for which ullage runs all ranks to collect the values that they gather. It is the
-number of GPUs in a machine.
-"""
+"""The largest group in which ullage runs all ranks to collect their values. Most machines have this number of GPUs."""
 
 
 @dataclass(slots=True)
 class LonePost:
-    """The part of the message exchange that runs in a rank's own process. It sends and receives the messages of this
-    rank, and implements `Post` of `ullage.gpu.values.ranks`.
-    """
+    """Send and receive messages in the process of a rank."""
 
     address: str
     variant: str
     rank: int
     helps: bool
-    """Whether this process runs its rank only because other ranks need messages from it."""
+    """Whether this rank runs only to send messages to other ranks."""
     note: Callable[..., None]
-    """A function that the rank calls with "waits" and the awaited rank before it waits for a message, and with "goes
-    on" afterwards.
+    """A function that is called before and after this rank waits for a message.
+
+    Its arguments are "waits" and the rank that sends the message before the wait, and "goes on" after it.
     """
     largest_team: int = 0
-    """The size of the largest group for which ullage runs all ranks to get the values that they gather, sum or
-    exchange.
-    """
+    """The largest group in which ullage runs all ranks to get their values for a collective."""
     is_alone: bool = True
     sources: set[int] = field(default_factory=set)
-    """The other ranks from which this rank received messages."""
+    """The ranks from which this rank received messages."""
     failures: dict[int, str] = field(default_factory=dict)
-    """The ranks that failed although this rank needed messages from them, each with the reason."""
+    """The ranks whose messages did not come because they failed, each with the reason."""
     refusals: dict[int, str] = field(default_factory=dict)
-    """The ranks that ullage did not run although this rank needed messages from them, each with the reason."""
+    """The ranks whose messages did not come because ullage did not run them, each with the reason."""
     _stream: Any = None
     _process: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, key: str, value: bytes) -> None:
-        """Send a message of this rank to the message exchange, which passes it to any rank that needs it."""
+        """Send a message of this rank to the other ranks."""
         with suppress(OSError):
             self._ask(key=key, value=base64.b64encode(value).decode())
 
     def receive(self, key: str, source: int) -> bytes | None:
-        """Wait for a message from another rank, and return it. Return None if the message will not come."""
+        """Wait for a message of another rank. Return None if the message will not come."""
         value, failure, refusal = self._ask(key=key, source=source)
         if value is None:
             if failure is not None:
@@ -67,7 +60,7 @@ class LonePost:
         return base64.b64decode(value)
 
     def notes(self) -> list[str]:
-        """Return notes for the report about the other ranks that ullage ran or that failed."""
+        """Return notes for the report about other ranks that ran or failed."""
         found = [f"{_named(self.sources)} run too, up to the messages that this rank needs"] if self.sources else []
         found += [
             f"rank {rank}, from which this rank needs messages, failed: {why}"
@@ -79,9 +72,7 @@ class LonePost:
         return found
 
     def connect(self) -> None:
-        """Connect to the message exchange, so that other ranks know that this rank runs. A forked process connects
-        again.
-        """
+        """Connect to the message exchange between the ranks. A forked process connects again."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         connection.connect("\0" + self.address)
         self._stream = connection.makefile("rwb")
@@ -90,7 +81,7 @@ class LonePost:
         self._say(variant=self.variant, rank=self.rank, helps=self.helps)
 
     def close(self) -> None:
-        """Close the connection to the message exchange. After this, the rank neither sends nor requests messages."""
+        """Close the connection to the message exchange between the ranks."""
         if self._stream is not None:
             with suppress(OSError):
                 self._stream.close()
@@ -116,6 +107,5 @@ class LonePost:
 
 
 def _named(ranks: Iterable[int]) -> str:
-    """Return a text such as "ranks 1, 2 were" or "rank 1 was", which begins a sentence about these ranks."""
     one, *more = map(str, sorted(ranks))
     return f"ranks {', '.join((one, *more))} were" if more else f"rank {one} was"

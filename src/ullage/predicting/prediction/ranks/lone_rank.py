@@ -1,9 +1,7 @@
-"""Run one rank of a distributed script in one process: the other ranks do not exist, but collectives return normally.
+"""Run one rank of a distributed script without the other ranks. Collectives return as usual.
 
-torch.distributed runs its own NCCL process group on the emulated NCCL, so a collective allocates the same memory as in
-a real run. Two parts that need other processes are replaced: the store through which ranks find each other, and Gloo,
-which would connect to the other ranks. Gloo is replaced by PyTorch's own fake process group, because it only moves
-values on the CPU.
+torch.distributed runs its own NCCL process group on an emulated NCCL, so that a collective allocates the same memory as
+in a real run. Its store is replaced, and PyTorch's fake process group replaces Gloo.
 """
 
 import functools
@@ -16,14 +14,12 @@ from typing import Any, Final
 
 CARDS_OF_A_NODE: Final = 8
 _NCCL_ID_BYTES: Final = 128
+# PyTorch calls these methods on Gloo groups, but its fake process group does not have them (torch 2.11, 2.15).
 _NOT_KNOWN_TO_FAKE: Final = ("_set_sequence_number_for_group", "_set_default_timeout")
-"""The methods that PyTorch calls on Gloo groups and that PyTorch's fake process group does not have (torch 2.11,
-2.15).
-"""
 
 
 def environment_of(rank: int, world_size: int) -> dict[str, str]:
-    """Return the environment variables that torchrun (torch 2.11) sets for a rank, if each node has 8 GPUs."""
+    """Return the environment variables that torchrun (torch 2.11) sets for a rank on a node with 8 GPUs."""
     local = min(world_size, CARDS_OF_A_NODE)
     return {
         "RANK": str(rank),
@@ -44,12 +40,12 @@ def environment_of(rank: int, world_size: int) -> dict[str, str]:
 
 
 def announce(rank: int, world_size: int) -> None:
-    """Set the environment variables of torchrun in this process. The script then runs as if torchrun had started it."""
+    """Set the environment variables of torchrun in this process."""
     os.environ |= environment_of(rank, world_size)
 
 
 def stand_in_for_the_others(torch: ModuleType) -> None:
-    """Replace functions of torch.distributed, so that process groups work without the processes of other ranks."""
+    """Replace functions of torch.distributed so that process groups work without the other ranks."""
     if not torch.distributed.is_available():
         return
     # torch.distributed also has a function named `rendezvous`, so the module cannot be read as an attribute.
@@ -97,7 +93,6 @@ def _split_by_new_group(
     *rest: Any,
     **more: Any,
 ) -> Any:
-    """Replace the function `split_group`: create the subgroup with `new_group`."""
     parent = parent_pg or distributed_c10d._get_default_group()
     mine = next((ranks for ranks in split_ranks or () if parent.rank() in ranks), None)
     if mine is None:
@@ -109,8 +104,7 @@ def _split_by_new_group(
 def run_spawned_here(torch: ModuleType, rank: int, note: Callable[[str], None]) -> None:
     """Make torch.multiprocessing.spawn run only one of its processes, inside the current process.
 
-    This applies only if `spawn` would wait for the processes. With `join=False` the script starts real processes, which
-    are not measured.
+    With `join=False`, the script starts real processes, which are not measured.
 
     Args:
         torch: the torch module.
@@ -149,7 +143,7 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A torch.distributed store in which all other ranks seem to have set their keys (to zeros) and counters."""
+        """A store of torch.distributed in which all other ranks seem to have set their keys and counters."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -207,13 +201,8 @@ def _store_type() -> type:
     return LoneStore
 
 
+# `isinstance(group, ProcessGroupGloo)` must be true for PyTorch's fake process group.
 class _TakenForGloo(type):
-    """The metaclass of the class that replaces ProcessGroupGloo.
-
-    It makes `isinstance(group, ProcessGroupGloo)` true for PyTorch's fake process group. It also gives the class the
-    attributes of Gloo's class, such as `create_device`.
-    """
-
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _fake_group_type())
 
@@ -222,8 +211,6 @@ class _TakenForGloo(type):
 
 
 class _FakeGloo(metaclass=_TakenForGloo):
-    """A replacement for ProcessGroupGloo that creates PyTorch's FakeProcessGroup instead."""
-
     def __new__(cls, store: Any, rank: int, size: int, *arguments: Any, **keywords: Any) -> Any:
         from torch.testing._internal.distributed.fake_pg import _create_fake_pg
 

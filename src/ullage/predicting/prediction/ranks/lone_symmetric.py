@@ -1,8 +1,7 @@
-"""Symmetric memory for a rank that runs alone: it maps its own buffer in place of the buffers of other ranks.
+"""Provide symmetric memory to a rank that runs without the other ranks.
 
-PyTorch's tensor parallelism that overlaps computation and communication (`enable_async_tensor_parallel` of torchtitan)
-copies through buffers that every rank of a machine has mapped. The driver allocates these buffers outside the caching
-allocator, and the ranks exchange their handles over sockets. Only this exchange of handles is replaced.
+PyTorch's asynchronous tensor parallelism (`enable_async_tensor_parallel` in torchtitan) copies through buffers that
+every rank of a machine has mapped. Here, the rank's own buffer takes the place of the buffers of other ranks.
 """
 
 import math
@@ -16,9 +15,7 @@ _POINTER_BYTES: Final = 8
 
 
 def stand_in_for_symmetric_memory() -> None:
-    """Replace the functions of PyTorch that create and exchange symmetric memory, so that they work without other
-    ranks.
-    """
+    """Replace PyTorch's functions for symmetric memory so that they work without other ranks."""
     kind: Any = getattr(torch._C._distributed_c10d, "_SymmetricMemory", None)
     if kind is None or not hasattr(kind, "empty_strided_p2p"):
         return
@@ -49,18 +46,14 @@ def stand_in_for_symmetric_memory() -> None:
 
 @dataclass(slots=True)
 class _Shared:
-    """A buffer of symmetric memory (memory that the ranks of a machine share), with its process group."""
-
     group_name: Any
-    """The process group for which the script allocated the buffer, if the script named a group."""
+    """The process group of the buffer, or None if the script named no group."""
     lists: list[torch.Tensor] = field(default_factory=list)
-    """The lists of the buffer and signal addresses of all ranks. PyTorch keeps these lists in its caching allocator."""
+    """The buffer and signal addresses of all ranks, which PyTorch keeps on the GPU."""
 
 
 class LoneSymmetricMemory:
-    """A replacement for PyTorch's handle through which a rank accesses the symmetric memory of each rank in its
-    group.
-    """
+    """A replacement for PyTorch's handle to symmetric memory."""
 
     def __init__(self, tensor: torch.Tensor, rank: int, world_size: int) -> None:
         self._buffer = tensor
@@ -68,7 +61,7 @@ class LoneSymmetricMemory:
         self.world_size = world_size
 
     def get_buffer(self, rank: int, sizes: Any, dtype: torch.dtype, storage_offset: int = 0) -> torch.Tensor:
-        """Return the buffer of this rank, whichever rank's buffer the script requests."""
+        """Return the buffer of this rank in place of any other rank's buffer."""
         flat = torch.empty(0, dtype=dtype, device=self._buffer.device)
         return flat.set_(self._buffer.untyped_storage(), storage_offset, (math.prod(sizes),), (1,)).view(sizes)
 

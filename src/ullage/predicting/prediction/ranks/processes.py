@@ -1,6 +1,4 @@
-"""Track the processes that run ranks: which processes are connected, which still run, and whether the host has memory
-for one more process.
-"""
+"""Track the processes that run ranks, and whether the host has memory for another one."""
 
 import os
 import socket
@@ -13,8 +11,8 @@ from typing import Final
 
 from ullage.running.diagnosis.host import available_bytes
 
+# The process ID, user ID and group ID at the other end of a socket (unix(7))
 _CREDENTIALS: Final = struct.Struct("3i")
-"""The process ID, user ID and group ID at the other end of a socket (unix(7))."""
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -30,15 +28,15 @@ def is_running(process: int) -> bool:
 
 
 def starters_of(process: int) -> list[int]:
-    """Return the IDs of the ancestors of a process: its parent, the parent's parent, and so on."""
+    """Return the IDs of a process's ancestors: its parent, its parent's parent, and so on."""
     found = []
     while len(status := _status(process)) > 1 and (process := int(status[1])):
         found.append(process)
     return found
 
 
+# The fields follow the process name (proc(5)).
 def _status(process: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat that follow the process name (proc(5)); empty if the process is gone."""
     try:
         return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -46,7 +44,6 @@ def _status(process: int) -> list[bytes]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the bytes of resident memory that a process does not share with others; 0 if the process is gone."""
     with suppress(OSError, ValueError, IndexError):
         pages = Path(f"/proc/{process}/statm").read_text().split()
         return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
@@ -54,31 +51,28 @@ def _own_bytes(process: int) -> int:
 
 
 class HostRoom:
-    """A count of the processes that run ranks. It decides whether the host has memory for one more process."""
+    """Count the processes that run ranks, and decide whether the host has memory for another one."""
 
+    # `available` returns the host's free bytes, and `own` a process's own bytes.
     def __init__(
         self, available: Callable[[], int | None] = available_bytes, own: Callable[[int], int] = _own_bytes
     ) -> None:
-        """Store two functions: one returns the host's free memory in bytes (None if unknown), the other a process's own
-        memory in bytes.
-        """
         self._available = available
         self._own = own
         self._processes: Counter[int] = Counter()
 
     def come(self, process: int) -> None:
-        """Count one connection of a process that runs a rank. A process may connect more than once."""
+        """Add a connection of a process. A process may connect more than once."""
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Remove one connection of a process from the count of the processes that run ranks."""
+        """Remove a connection of a process."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:
-        """Return whether the host has memory for one more process. The same amount must stay free in addition.
+        """Return whether the host has memory for another process, with the same amount left over.
 
-        Each process is assumed to grow to the size of the largest one now. A rank that has just started and later loads
-        something large into host memory is not predicted.
+        A new process is assumed to need as much memory as the largest one now.
 
         Args:
             coming: the number of processes that were started and are not counted yet.

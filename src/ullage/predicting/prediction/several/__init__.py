@@ -1,1 +1,1 @@
-"""Make predictions that need several runs of one script."""
+"""Make predictions that need several runs of a script."""

@@ -1,6 +1,4 @@
-"""Predict a script whose memory depends on values that are not known: run it with several seeds, and report the range
-of memory peaks.
-"""
+"""Run a script with several random seeds if unknown values may affect its memory, and report the range of peaks."""
 
 import math
 import tempfile
@@ -32,10 +30,9 @@ def predict_with_draws(
     progress: Callable[[str], None] = lambda text: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Prediction:
-    """Predict a script. If random values may have affected its memory, repeat it with further seeds and combine the
-    results.
+    """Predict a script, with several seeds if random values may have affected its memory.
 
-    A script that fails with another seed, for example because a folder exists already, keeps its first verdict.
+    If the script fails with a further seed, the first prediction remains valid.
 
     Raises:
         UllageError: as `predict` does.
@@ -64,11 +61,9 @@ def predict_with_draws(
 def predict_with_worst_routing(
     request: Request, *, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> Prediction:
-    """Predict a rank with tokens routed evenly to all experts, and extend its range by the worst-case routing.
+    """Predict a mixture-of-experts script with balanced routing, and extend the range to the worst routing.
 
-    The figures are those of balanced routing, which is the goal of training a router. In the worst case all tokens go
-    to the first experts, and the rank with these experts receives tokens from all other ranks. The worst case is run
-    only if routing had an effect.
+    In the worst case, all tokens go to the first experts, and their rank receives the tokens of all other ranks.
     """
     first = predict_with_draws(request, progress=progress, cancelled=cancelled)
     if not first.values.routed or request.options["draws"] == 1:
@@ -106,9 +101,6 @@ def _with_worst(first: Prediction, worst: Prediction) -> Prediction:
 def _others(
     request: Request, snapshots: Path | None, progress: Callable[[str], None], cancelled: Callable[[], bool]
 ) -> list[tuple[int, Prediction | ScriptError]]:
-    """Return the predictions with each further seed. If the script fails with a seed, return the error in place of the
-    prediction.
-    """
     stop = threading.Event()
     plain = request.with_options(values=_later(request), output=False)
 
@@ -126,11 +118,9 @@ def _others(
     return at_once(run, range(1, request.options["draws"]), stop)
 
 
+# In the folder of the requested snapshot, so that a file can be moved there.
 @contextmanager
 def _snapshots_beside(snapshot: Path | None) -> Iterator[Path | None]:
-    """Create a temporary folder, next to the requested memory snapshot, for the snapshots of further seeds. Return None
-    if no snapshot was requested.
-    """
     if snapshot is None:
         yield None
         return
@@ -148,9 +138,6 @@ def _snapshot_of(seed: int, folder: Path) -> Path:
 
 
 def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
-    """Move the memory snapshot of the reported run to the path that the user requested. It replaces the first seed's
-    snapshot.
-    """
     assert request.snapshot is not None
     if fullest.snapshot_error is not None:
         request.snapshot.unlink(missing_ok=True)
@@ -162,10 +149,8 @@ def _moved(fullest: Prediction, folder: Path, request: Request) -> Prediction:
     return fullest
 
 
+# If random values may have caused a failure, the verdict becomes uncertain.
 def _with_failures(found: Prediction, failed: dict[int, ScriptError], count: int) -> Prediction:
-    """Add a note about the seeds with which the script failed. If random values may have caused a failure, make the
-    verdict uncertain.
-    """
     seed, error = next(iter(sorted(failed.items(), key=lambda each: not isinstance(each[1], ValuesError))))
     ran = count - len(failed)
     one = ", so the range comes from one run" if ran == 1 else ""
@@ -182,10 +167,9 @@ def _later(request: Request) -> ValuesMode:
 
 
 def together(runs: list[Prediction]) -> Prediction:
-    """Combine the predictions for several seeds. The figures are those of the run with the most memory; the range and
-    the verdict are for all runs.
+    """Combine the predictions for several seeds. The figures are from the run with the most memory.
 
-    The range holds the peak of one more run in 95 of 100 cases (`interval_of_peaks`), so it is wider than the runs.
+    The range contains the peak of another run in 95 of 100 cases.
     """
     fullest = max(runs, key=lambda each: (each.verdict is Verdict.DOES_NOT_FIT, each.interval_bytes[1]))
     low = math.floor(interval_of_peaks([each.interval_bytes[0] for each in runs])[0])
@@ -211,7 +195,7 @@ def together(runs: list[Prediction]) -> Prediction:
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T], stop: threading.Event, *, most: int = AT_ONCE) -> list[R]:
-    """Call `work` for each item in a few threads and return the results; the first exception ends all of them.
+    """Call `work` for each item in a few threads, and return the results. The first exception ends all threads.
 
     Args:
         work: the function to call in threads.

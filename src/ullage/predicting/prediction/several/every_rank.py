@@ -1,6 +1,4 @@
-"""Predict every rank of a distributed script, each alone in a process, and return the prediction of the rank that uses
-the most memory.
-"""
+"""Predict every rank of a distributed script, and return the prediction of the rank that uses the most memory."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +15,7 @@ MOST: Final = 64
 
 
 def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict each rank of a distributed script, two at a time. Return the prediction of the rank that uses the most
+    """Predict all ranks of a distributed script, two at a time. Return the prediction of the rank that uses the most
     memory.
 
     Raises:
@@ -42,17 +40,11 @@ def predict_all_ranks(request: Request, *, progress: Callable[[str], None] = lam
     return replace(fullest, notes=[*fullest.notes, *notes], ranks=ranks)
 
 
+# If a request between ranks is refused, all runs end: the size of an object could come from one rank and its content
+# from another.
 def _predict_each(
     request: Request, progress: Callable[[str], None], *, asks_all: bool
 ) -> tuple[list[Prediction], str | None]:
-    """Predict every rank.
-
-    If ranks request messages from each other and one of these requests is refused, all runs end. Partly exchanged
-    messages would be inconsistent: the size of an object could come from one rank and its content from another.
-
-    Returns:
-        The predictions in the order of ranks and None; or an empty list and the reason why a needed rank was not run.
-    """
     cancelled = threading.Event()
 
     def is_over() -> bool:

@@ -1,4 +1,4 @@
-"""Run several predictions for one ullage command, two at a time, and run no prediction twice."""
+"""Run several predictions, two at a time, and run none of them twice."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -12,29 +12,24 @@ from ullage.predicting.prediction.several.draws import at_once, predict_with_dra
 
 @dataclass(slots=True)
 class ParallelRuns:
-    """A runner of predictions that runs two at a time. It remembers each result, so that it runs no prediction
-    twice.
-    """
+    """Run predictions, two at a time. Each result is kept, so that no prediction runs twice."""
 
     progress: Callable[[str], None]
-    """A function that the runner calls with a short text before and after each prediction."""
+    """A function that is called with a short text before and after each prediction."""
     _known: dict[str, Prediction] = field(default_factory=dict)
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def run_all(self, requests: Sequence[Request], labels: Sequence[str]) -> list[Prediction | UllageError]:
-        """Run the prediction requests, two at a time. If a script fails, the result has its error in place of its
-        prediction.
+        """Run predictions, two at a time. If a script fails, return its error in place of a prediction.
 
         Args:
             requests: the runs.
-            labels: the name of each run in progress and error texts.
+            labels: the name of each run, for the display of progress and for error texts.
         """
         return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 
     def known(self, request: Request) -> Prediction | None:
-        """Return the prediction of a request that has already run. Return None if the request has not run or has
-        failed.
-        """
+        """Return the prediction of a request that has already run successfully, or None."""
         return self._known.get(repr(request))
 
     def _run(self, request: Request, label: str) -> Prediction | UllageError:

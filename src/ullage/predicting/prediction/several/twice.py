@@ -1,6 +1,4 @@
-"""Predict a script with two runs: with and without torch.compile, or one that saves a checkpoint and one that resumes
-from it.
-"""
+"""Predict a script twice: with and without torch.compile, or from the start and from a checkpoint."""
 
 import shlex
 from collections.abc import Callable
@@ -39,7 +37,8 @@ def predict_resumed(
     *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Prediction:
-    """Predict a script until it has saved, then again with further arguments; return the prediction of the fuller run.
+    """Predict a script until it saves a checkpoint, and again when it resumes. Return the prediction that uses more
+    memory.
 
     Args:
         request: the first run.
@@ -74,7 +73,6 @@ def predict_resumed(
 
 
 def _resuming(run: Prediction) -> PhaseUse:
-    """Return a resumed run as a single phase: loading the checkpoint, and the first training steps after it."""
     highest = max(run.phases, key=lambda phase: phase.peak_allocated_bytes, default=None)
     return PhaseUse(
         name=PhaseName.RESUMING.value,
@@ -89,8 +87,7 @@ def _resuming(run: Prediction) -> PhaseUse:
 
 
 def predict_beside_eager(request: Request, *, progress: Callable[[str], None] = lambda text: None) -> Prediction:
-    """Predict a script. If it used torch.compile, predict it again without torch.compile, to show how compilation
-    changes its memory.
+    """Predict a script, and predict it again without torch.compile if it used torch.compile.
 
     Raises:
         UllageError: as `predict` does. If only the run without torch.compile fails, that is a note of the prediction.

@@ -1,1 +1,1 @@
-"""Decide the verdict of a prediction, give its reasons, and report the memory outside PyTorch's allocator."""
+"""Decide whether a script fits, explain the reason, and report memory outside PyTorch's allocator."""

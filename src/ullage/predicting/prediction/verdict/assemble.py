@@ -1,4 +1,4 @@
-"""Build a prediction from the request and from the reports of the run's processes."""
+"""Create a prediction from a request and the reports of the run's processes."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _PHASE_OF_UNTIL: Final = {"eval": PhaseName.EVALUATION, "save": PhaseName.SAVING
 
 
 def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport], seconds: float) -> Prediction:
-    """Return the prediction for the given reports; its figures are those of the first report, which must have a result.
+    """Create a prediction from the reports. Its figures are from the first report, which must have a result.
 
     Args:
         request: the request.
@@ -48,7 +48,6 @@ def assemble(request: Request, torch: TorchBuild, reports: Sequence[ChildReport]
 
 
 def _prediction_of(request: Request, torch: TorchBuild, result: RunResult, seconds: float) -> Prediction:
-    """Return the prediction for the measured result of one process, without its host memory."""
     result = with_epoch(result)
     measured = result.measured or Measured()
     use = expected_use_of(request, result, measured)
@@ -126,7 +125,6 @@ def _oom(outcome: Outcome, measured: Measured) -> Oom:
 
 
 def _needs_of(request: Request, prediction: Prediction) -> JobNeeds:
-    """Return the resources that the script needs on one node, according to its prediction."""
     host = prediction.host
     ranks = host.ranks_of_a_node if host is not None else 1
     return JobNeeds(
@@ -145,7 +143,6 @@ def _needs_of(request: Request, prediction: Prediction) -> JobNeeds:
 
 
 def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildReport]) -> list[ProcessPeaks]:
-    """Return the memory peaks of all processes that a command started, in the order of their ranks."""
     found = [
         ProcessPeaks.of(_prediction_of(request, torch, told.result, 0.0), name=told.name, rank=told.rank)
         for told in reports
@@ -155,9 +152,7 @@ def _processes(request: Request, torch: TorchBuild, reports: Sequence[ChildRepor
 
 
 def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: CudnnUse) -> list[str]:
-    """Return the notes for the report of a prediction. Some notes come from the script's process; others are derived
-    from its measured result.
-    """
+    """Return the notes for the report of a prediction."""
     notes = list(result.notes)
     if result.values.failures:
         notes.append(
@@ -194,7 +189,6 @@ def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: Cudn
 
 
 def _unreached(until: str | None, result: RunResult) -> list[str]:
-    """Return a note if the run did not reach the phase that the option `until` names."""
     wanted = _PHASE_OF_UNTIL.get(until or "")
     phases = result.measured.phases if result.measured else []
     if wanted is None or any(phase.name == wanted and phase.first_step for phase in phases):

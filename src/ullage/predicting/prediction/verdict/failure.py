@@ -1,4 +1,4 @@
-"""Make the errors for runs without a verdict: the process ended without a result, or the script failed."""
+"""Create the exceptions for runs that end without a result or with an error of the script."""
 
 import re
 import signal
@@ -23,10 +23,10 @@ _NOT_ASKED: Final = (
     "If the error comes from values that {} ranks gather or reduce: this rank ran alone, so its own values replaced "
     f"theirs; the values of other ranks are used only in groups of at most {LARGEST_TEAM} ranks"
 )
+# After these exceptions, a distributed script did not fail because of missing values of other ranks.
 _OF_THE_SCRIPT: Final = frozenset(
     ("AttributeError", "FileNotFoundError", "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError")
 )
-"""The exception types that missing values of other ranks cannot cause in a distributed script."""
 _TRITON: Final = (
     "Triton, which torch.compile uses, builds C code when a script runs (also with a real GPU), and this machine has"
 )
@@ -34,7 +34,7 @@ _WITHOUT_IT: Final = "or set TORCHDYNAMO_DISABLE=1 to run the script without tor
 
 
 def result_of(request: Request, told: ChildReport) -> RunResult:
-    """Return the result that the script's process has sent.
+    """Return the result of the script's process.
 
     Raises:
         UllageError: the process sent no result, or its torch cannot run on the GPU.
@@ -61,15 +61,15 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Return whether a rank may have failed because ullage used the rank's own values in place of other ranks' values,
-    and whether ullage could run those ranks.
+    """Return whether a rank may have failed without the values of other ranks, and whether ullage could run those
+    ranks.
     """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
 
 
 def failure_of(request: Request, result: RunResult, told: ChildReport) -> ScriptError:
-    """Return the error for a script that failed for another reason than too little memory."""
+    """Return the exception for a script that failed for another reason than too little memory."""
     text = _error_text(request, result.outcome, told)
     if result.largest_not_asked > LARGEST_TEAM and result.outcome.type not in _OF_THE_SCRIPT:
         text = f"{text}\n{_NOT_ASKED.format(result.largest_not_asked)}"
@@ -84,7 +84,6 @@ def failure_of(request: Request, result: RunResult, told: ChildReport) -> Script
 
 
 def _death_text(request: Request, told: ChildReport) -> str:
-    """Return the error text for a script's process that ended without a result."""
     name, code = request.name, told.exit_code or 0
     if told.hung and not told.started:
         return f"the process for {name} did not start within two minutes"
@@ -108,7 +107,6 @@ def _death_text(request: Request, told: ChildReport) -> str:
 
 
 def _command_text(request: Request, told: ChildReport) -> str:
-    """Return the error text for a predicted command of which no process used the GPU."""
     name, code = request.name, told.exit_code or 0
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; allow more time with seconds="
@@ -126,9 +124,6 @@ def _command_text(request: Request, told: ChildReport) -> str:
 
 
 def _crash_place(output: str) -> str:
-    """Return the innermost line of the user's code in the output of Python's faulthandler, as " at line N of FILE".
-    Return an empty text if the output does not have such a line.
-    """
     for file, line in re.findall(r'^  File "(.+)", line (\d+) in ', output, re.MULTILINE):
         if is_users(file):
             return f" at line {line} of {file}"
@@ -157,10 +152,9 @@ def _said(told: ChildReport) -> str:
 
 
 def missing_tool(error: str) -> str | None:
-    """Return what Triton misses on this machine and what to do, if that is what an error text means; else None.
+    """Return what Triton misses on this machine and how to fix it, or None if an error has another cause.
 
-    Triton builds C code on the machine that launches its kernels, for an emulated and for a real GPU. Other reasons for
-    a failed build are not detected.
+    Triton builds C code on the machine that launches its kernels, also for an emulated GPU.
     """
     if "Failed to find C compiler" in error:
         return f"{_TRITON} no C compiler; install gcc, or name a compiler in CC, {_WITHOUT_IT}"

@@ -1,4 +1,4 @@
-"""Decide whether a script fits on a GPU, from the range of used memory that the driver would report at the peak."""
+"""Decide whether a script fits on a GPU, from the lowest and the highest possible memory use."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUse:
-    """The expected use of GPU memory in bytes: the range that decides the verdict, and the parts of the memory."""
+    """The lowest and the highest expected GPU memory use in bytes, and its parts."""
 
     total_bytes: int
     context_bytes: int
@@ -36,9 +36,7 @@ class ExpectedUse:
 
 
 def expected_use_of(request: Request, result: RunResult, measured: Measured) -> ExpectedUse:
-    """Return the GPU memory that the run would use on a real GPU, computed from the measurements of the emulated
-    run.
-    """
+    """Return the expected memory use on a real GPU, from the measured use on the emulated GPU."""
     profile, given = profile_of(request.gpu), request.context_bytes
     low_context = profile.context_low_bytes if given is None else given
     high_context = profile.context_high_bytes if given is None else given
@@ -61,7 +59,7 @@ def expected_use_of(request: Request, result: RunResult, measured: Measured) -> 
 
 
 def judgement_of(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict of a prediction and its reason. If ullage analysed a whole epoch, both are about the epoch."""
+    """Return whether a script fits, and the reason. If an epoch was predicted, the answer is for the epoch."""
     if deciding(result.reads, "unknown"):
         verdict, reason = Verdict.UNKNOWN, reason_of_unknown(result.reads)
     else:
@@ -74,7 +72,6 @@ def judgement_of(request: Request, result: RunResult, measured: Measured, use: E
 
 
 def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
-    """Return the verdict on the training steps that ullage ran, and the reason for the verdict."""
     spare = spare_of(measured)
     timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
     if result.outcome.kind == "oom":
@@ -95,11 +92,7 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Return the result with the epoch's reserved memory, if it is known, in place of the reserved memory of the steps
-    that ran.
-
-    The steps of a run are in another order than the batches of the epoch, which changes reserved memory.
-    """
+    """Return the measured memory with the reserved memory of the epoch, if an epoch was predicted."""
     measured, epoch = result.measured, result.epoch
     if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
         return result
@@ -131,10 +124,8 @@ def with_epoch(result: RunResult) -> RunResult:
     )
 
 
+# The run's steps do not show growth, because they ran in another order than the batches of the epoch.
 def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
-    """Return the growth of memory over the epoch. The steps of the run do not show it, because they are in another
-    order than the batches of the epoch.
-    """
     if not epoch.growth_bytes_per_batch:
         return None
     if of_the_run is not None:
@@ -143,11 +134,11 @@ def _growth(of_the_run: Growth | None, epoch: EpochUse) -> Growth | None:
 
 
 def judged_with(epoch: EpochUse, verdict: Verdict, reason: str, *, is_beyond: bool) -> tuple[Verdict, str]:
-    """Return the verdict with the epoch taken into account, and a reason that names its worst batch.
+    """Return whether the epoch fits, and a reason that names its worst batch.
 
     Args:
         epoch: the memory use over the epoch.
-        verdict: the verdict from the steps that were run.
+        verdict: whether the steps of the run fit.
         reason: the reason for it.
         is_beyond: whether the steps that were run already allocated more than the GPU has.
     """

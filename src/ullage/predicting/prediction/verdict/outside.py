@@ -1,8 +1,7 @@
-"""GPU memory that libraries took outside PyTorch's allocator, by the shared library that requested it from the driver.
+"""Report the GPU memory that libraries requested directly from the driver.
 
-Memory that a library allocates with its own `cudaMalloc` is missing in PyTorch's figures, but the driver counts it as
-used. Managed memory is host memory; the part that is prefetched to the GPU counts as GPU memory. Managed pages that
-kernels would move to a real GPU without a prefetch are not known.
+Memory from a library's own `cudaMalloc` is missing in PyTorch's figures. Managed memory counts as host memory, except
+for the part that is prefetched to the GPU.
 """
 
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from ullage.report.report import SizedPart, Within
 
 
 def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) -> Outside:
-    """Return the memory that a run took outside PyTorch's allocator.
+    """Return the memory that libraries requested directly from the driver.
 
     Args:
         taken: the memory taken outside, as the run reported it.
@@ -31,9 +30,7 @@ def outside_of(taken: TakenOutside, *, reserved_bytes: int, context_bytes: int) 
 
 
 def part_of(outside: Outside) -> SizedPart | None:
-    """Return the report's part for GPU memory that libraries took outside PyTorch's allocator; None if they took
-    none.
-    """
+    """Return the report part about memory that libraries requested directly from the driver, or None."""
     if not outside.peak_bytes:
         return None
     names = ", ".join(use.library for use in outside.uses[:2]) + (", ..." if len(outside.uses) > 2 else "")
@@ -42,7 +39,7 @@ def part_of(outside: Outside) -> SizedPart | None:
 
 
 def rows_of(outside: Outside) -> tuple[Within, ...]:
-    """Return one row of the report for each library that requested memory from the driver itself."""
+    """Return one report row per library that requested memory directly from the driver."""
     rows = []
     for use in outside.uses:
         parts = [text_of_bytes(use.peak_bytes)] if use.peak_bytes else []

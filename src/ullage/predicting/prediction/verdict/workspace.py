@@ -1,8 +1,7 @@
-"""The library workspaces of a run: cuDNN's plans with their sources, and the sizes that are estimates.
+"""Report the workspaces of libraries such as cuDNN, and the uncertainty of their sizes.
 
-If cuDNN is installed, the workspace of a convolution is cuDNN's own answer. Some sizes are available only with a real
-GPU: those of recurrent networks, a batch norm's reserve, dropout states, CTC and FFT. These are estimates with a range,
-which is given in the C files of `ullage.gpu.emulator`.
+Some sizes are available only on a real GPU: recurrent networks, batch norm, dropout, CTC and FFT. These sizes are
+estimates.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ _LABELS: Final = {
 
 
 def cudnn_of(measured: Measured) -> CudnnUse:
-    """Return the cuDNN operators of a run, with the possible range of their workspace sizes."""
+    """Return the cuDNN operations of a run, with the possible range of their workspace sizes."""
     plans = measured.cudnn.by_source
     tried = plans.get("cudnn")
     below, above = workspace_range({source: figures for source, figures in plans.items() if source != "cudnn"})
@@ -44,19 +43,16 @@ def cudnn_of(measured: Measured) -> CudnnUse:
     )
 
 
+# In the first step, benchmark mode tries plans, and the largest workspace of each problem is in the peak. In later
+# steps, a real GPU may choose a plan with a larger workspace than the one chosen here.
 def _above_trials(measured: Measured, above: int) -> int:
-    """Return an upper bound, in bytes, of what cuDNN plans chosen on a real GPU may add to the reserved peak.
-
-    In the first step, benchmark mode tries plans, and the largest workspace of each problem is in the peak. In later
-    steps, a real GPU may choose a plan with a larger workspace than the one chosen here.
-    """
     later = [step.peak_reserved_bytes for step in measured.steps[1:]]
     peak = measured.peak_reserved_bytes
     return max(0, max(later, default=peak) + above - peak) if above else 0
 
 
 def guesses_of(measured: Measured) -> list[Guess]:
-    """Return the estimated sizes of the library workspaces in a run."""
+    """Return the estimated sizes of library workspaces."""
     return [
         Guess(
             kind=kind,
@@ -70,29 +66,20 @@ def guesses_of(measured: Measured) -> list[Guess]:
 
 
 def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
-    """Return how many bytes less and how many bytes more than ullage counted a real GPU may use for library workspaces.
-
-    The bounds of all kinds are summed, because all kinds may be at their bounds at the same time.
-    """
+    """Return how many bytes less, and how many bytes more, library workspaces may use on a real GPU."""
     below = sum(guess.guessed_bytes - guess.low_bytes for guess in guesses)
     above = sum(guess.high_bytes - guess.guessed_bytes for guess in guesses)
     return cudnn.below_bytes + below, cudnn.above_bytes + above
 
 
 def spare_of(measured: Measured) -> int:
-    """Return an upper bound, in bytes, of the memory that was counted but not needed on a real GPU when memory ran out.
-
-    It covers estimated memory kept from forward to backward, and an estimated size that was being requested. Scratch
-    memory that is not in use does not count, because PyTorch has already returned its cache to the driver.
-    """
+    """Return an upper bound of the workspace bytes that a real GPU would not have needed when memory ran out."""
     figures = (figures for kind, figures in measured.guesses.items() if kind in _KEPT)
     return sum(figure.below_bytes + figure.expected_below_bytes for figure in figures)
 
 
 def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
-    """Return one row of the report for each kind of library workspace: its size, the source of that size, and the range
-    on a real GPU.
-    """
+    """Return one report row per kind of library workspace, with its size, the source, and the possible range."""
     rows = [Within(label="cuDNN workspaces", text=_plans_text(cudnn))] if cudnn.problems else []
     for guess in guesses:
         ends = f"{text_of_bytes(guess.low_bytes)} to {text_of_bytes(guess.high_bytes)} on a real GPU"
@@ -106,17 +93,13 @@ def rows_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[Within, ...]:
 
 
 def less_or_more(below_bytes: int, above_bytes: int) -> str:
-    """Return a text with the possible error of a memory size, such as "2.0 MiB less or 1.0 MiB more"; empty if the size
-    is exact.
-    """
+    """Return a text such as "2.0 MiB less or 1.0 MiB more", or an empty text if the size is exact."""
     ends = ((below_bytes, "less"), (above_bytes, "more"))
     return " or ".join(f"{text_of_bytes(size)} {word}" for size, word in ends if size)
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
-    """Return notes for the report: the first few reasons why workspace sizes are not cuDNN's own answers, or that the
-    cuDNN version differs.
-    """
+    """Return notes about workspace sizes that cuDNN itself did not give, or about another cuDNN version."""
     notes = []
     if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
         asked, wanted = (f"{number // 10000}.{number // 100 % 100}" for number in (cudnn.version, torch.cudnn))

@@ -1,3 +1,1 @@
-"""Handles memory in a step that a guard runs: out-of-memory errors, ways to free memory, and retries of single
-operations.
-"""
+"""Frees GPU memory after an out-of-memory error, and retries single operations."""

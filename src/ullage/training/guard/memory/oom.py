@@ -1,8 +1,7 @@
 """Decides whether an exception is an out-of-memory error.
 
-It checks the type of the exception first, then its text: cuBLAS, cuDNN, NCCL and the driver each report it in different
-words. If the model is on a GPU, errors about host memory do not count, because a smaller batch on the GPU would not
-help.
+cuBLAS, cuDNN, NCCL and the driver each use different error messages. If the model is on a GPU, errors about host memory
+do not count.
 """
 
 from typing import Final
@@ -18,11 +17,10 @@ _CAUSES: Final = 8  # maximum length of a chain of errors raised from one anothe
 
 
 def read_oom(error: BaseException, *, is_on_host: bool = False) -> Message | None:
-    """Return the parsed message of an out-of-memory error; None for every other error.
+    """Parse the message of an out-of-memory error. Return None for every other error.
 
-    An error that was raised from an out-of-memory error (`raise ... from error`) counts too. Three kinds do not count,
-    because freeing GPU memory would not help: a request larger than any GPU, a lack of addresses, and a lack of pinned
-    host memory.
+    An error that was raised from an out-of-memory error (`raise ... from error`) counts too. Errors that freeing GPU
+    memory cannot solve do not count, such as a lack of pinned host memory.
 
     Args:
         error: any exception.
@@ -54,9 +52,6 @@ def _read(error: BaseException, *, is_on_host: bool) -> Message | None:
 
 
 def _says_it_itself(text: str) -> bool:
-    """Return whether an error's message begins with the text of an out-of-memory error, rather than quoting it inside
-    another message.
-    """
     hit = next(hits_of(text[:_READ]), None)
     before = text[: hit.start].rpartition("\n")[2] if hit is not None else ""
     is_in_a_name = before.endswith(".")  # torch.OutOfMemoryError

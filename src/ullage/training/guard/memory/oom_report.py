@@ -1,4 +1,4 @@
-"""Adds the report of `ullage explain` to the notes of an out-of-memory error when the guard gives up and raises it."""
+"""Adds an explanation to an out-of-memory error that the guard cannot handle."""
 
 import io
 from typing import Final
@@ -21,8 +21,9 @@ _WIDTH: Final = 110
 
 
 def add_oom_report(error: BaseException, room: Room) -> None:
-    """Add a note to an error that explains why memory ran out. The explanation comes from a replay if PyTorch records
-    its memory history, otherwise from the error text.
+    """Add a note to an error that explains why memory ran out.
+
+    The explanation uses PyTorch's memory history if it is recorded, otherwise only the error message.
     """
     report = _of_recording(room)
     if report is None:
@@ -36,9 +37,6 @@ def add_oom_report(error: BaseException, room: Room) -> None:
 
 
 def _of_recording(room: Room) -> Report | None:
-    """Return the explanation of the memory history that PyTorch has recorded; None if it records none
-    (`torch.cuda.memory._record_memory_history`).
-    """
     if not any(device.type == "cuda" for device in room.devices):
         return None
     try:

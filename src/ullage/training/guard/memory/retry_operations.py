@@ -1,13 +1,11 @@
-"""Retries single operations: an operation that runs out of memory is run again after memory has been freed.
+"""Runs a PyTorch operation again if it ran out of memory, after memory has been freed.
 
-This is for code that writes tensors in place and therefore cannot be restarted, such as an optimizer's step. Values
-that were written stay written, and the code does not notice that memory ran out in between.
+An optimizer's step writes parameters in place, so it cannot be restarted. Instead, the operation that failed is
+retried, and operations that were already executed are not repeated.
 
-PyTorch's operations on lists of tensors (`torch._foreach_*`, `torch._fused_*`) do nearly all the work of an optimizer's
-step, in few calls. Their writes cannot be detected afterwards: fused operations do not change a tensor's version
-counter, and on the CPU some other operations raise it more than once. So the calls are counted, by wrappers that
-replace these functions in the `torch` namespace during the step. A torch function mode that intercepts every operation
-would double the time of a step.
+Most of the work of an optimizer's step is done by operations on lists of tensors (`torch._foreach_*`,
+`torch._fused_*`). Version counters do not show reliably what these operations have written. So wrappers count their
+calls.
 """
 
 import inspect
@@ -39,13 +37,11 @@ _ORIGINALS: Final[dict[str, Any]] = {
 }
 
 Retry = Callable[[Callable[[], Any], Exception], Any]
-"""A function that runs an operation again after it ran out of memory. It is called with the operation and its error."""
+"""A function that retries an operation. Its arguments are the operation and the out-of-memory error."""
 
 
 def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that an operation writes in place, including the elements of lists. The name of the operation
-    determines whether it writes in place.
-    """
+    """Return the tensors that a PyTorch operation writes in place. The operation's name shows whether it does."""
     if kwargs.get("out") is not None:
         return _flat(kwargs["out"])
     is_in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name not in _NO_WRITE)
@@ -53,8 +49,8 @@ def targets_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 class RetryingMode(TorchFunctionMode):
-    """Retries each PyTorch operation that runs out of memory, after each available way to free memory, and finally on
-    the CPU.
+    """Retries each PyTorch operation that runs out of memory, after freeing memory. The last attempt runs on the
+    CPU.
     """
 
     def __init__(
@@ -63,12 +59,9 @@ class RetryingMode(TorchFunctionMode):
         made: Mapping[int, int] | None = None,
         made_on_lists: Iterable[int] = (),
     ) -> None:
-        """Create a mode from the ways to free memory, and from the writes that an earlier attempt has already made.
-
-        `made` gives the number of writes to each tensor, by `id`, and `made_on_lists` the writes to lists, by the `id`
-        of the list's first tensor. The mode skips these writes and computes everything else again. The result is exact
-        if the code never reads a tensor before the write and uses the old value after it.
-        """
+        # `made` maps the `id` of a tensor to the number of writes that an earlier attempt has made, and `made_on_lists`
+        # has the `id` of the first tensor of each list. These writes are skipped, and everything else is computed
+        # again. The result is exact if the code never reads a tensor before the write and uses the old value after it.
         super().__init__()
         self._ways = ways
         self._left_out = Counter(made or {})
@@ -97,11 +90,11 @@ class RetryingMode(TorchFunctionMode):
         return self.run(func, args, kwargs)
 
     def is_makeshift(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor was allocated in host memory because it did not fit on its device."""
+        """Return whether a tensor was created in host memory because it did not fit on its device."""
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Return whether an operation on a single tensor, rather than on a list, has written any of these tensors."""
+        """Return whether an operation on a single tensor, not on a list, has written any of these tensors."""
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -118,9 +111,6 @@ class RetryingMode(TorchFunctionMode):
         return self._run_on_host(func, args, kwargs)
 
     def _run_on_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on copies of its tensors in host memory. Then copy the tensors that the operation writes in
-        place back to the device.
-        """
         copies: dict[int, torch.Tensor] = {}
 
         def to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -141,9 +131,7 @@ class RetryingMode(TorchFunctionMode):
 
 
 def _tried(func: Any, args: Any, kwargs: Any) -> tuple[Any, Exception | None]:
-    """Return the result of an operation, or its out-of-memory error. Callers must not keep the error: its stack frames
-    keep tensors alive.
-    """
+    # callers must not keep the error, because its stack frames keep tensors alive
     try:
         return func(*args, **kwargs), None
     except Exception as error:
@@ -159,17 +147,16 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _identity_of(written: Any) -> int:
-    """Return the `id` of a tensor, or of the first tensor of a list. This `id` identifies a list, because no two lists
-    in an optimizer's step begin with the same tensor.
-    """
+    # unique to a list: no two lists in an optimizer's step begin with the same tensor
     if isinstance(written, list | tuple):
         return id(written[0]) if written else 0
     return id(written)
 
 
 def names_in(modules: Iterable[str]) -> frozenset[str]:
-    """Return the names of PyTorch's list operations (`torch._foreach_*`, `torch._fused_*`) that occur in the source of
-    these Python modules. If a module has no source, return all known names.
+    """Return the names of the list operations that these Python modules call, such as `torch._foreach_add_`.
+
+    They are read from the source code. Without source code, all known names are returned.
     """
     return frozenset().union(*map(_names_in, modules))
 
@@ -184,24 +171,20 @@ def _names_in(module: str) -> frozenset[str]:
 
 
 class ForeachOperations:
-    """Retries each PyTorch operation on lists of tensors until it succeeds, and records which tensors it wrote."""
+    """Retries operations on lists of tensors, and records which tensors they wrote."""
 
     def __init__(self) -> None:
         self._retry: Retry | None = None
         self._notes_all = False
         self._standing_in: dict[frozenset[str], dict[str, Any]] = {}
         self._originals: dict[frozenset[str], dict[str, Any]] = {}
+        # The `id`s of the tensors that each operation wrote. References would keep the tensors alive.
         self.written: list[tuple[int, ...]] = []
-        """The `id`s of the tensors that each operation wrote. They are not references, which would keep the tensors
-        alive. By default only the first tensor of each list is recorded.
-        """
 
     def run_to_end(
         self, run: Callable[[], Any], insist: Retry, *, names: frozenset[str], notes_all: bool = False
     ) -> None:
-        """Run a stage of the optimizer's step. Meanwhile, wrappers replace the list operations of `torch` that have
-        these names.
-        """
+        """Run a part of the optimizer's step. Operations on lists of tensors are retried until they succeed."""
         if names not in self._originals:
             self._originals[names] = {name: _ORIGINALS[name] for name in names}
             self._standing_in[names] = {name: self._guarded(_ORIGINALS[name]) for name in names}

@@ -1,6 +1,4 @@
-"""Frees memory on the devices of a model after an attempt at a step has failed. This code does not run in a step that
-succeeds.
-"""
+"""Frees memory on the devices of a model after a step has run out of memory."""
 
 import gc
 from collections.abc import Iterable
@@ -12,10 +10,9 @@ from ullage.recorded.message.message import Message
 from ullage.recorded.message.wording import MessageKind
 from ullage.training.guard.memory.retry_operations import RetryingMode
 
+# The kinds of out-of-memory errors that come from code that calls the driver directly. Such code cannot use the memory
+# in PyTorch's cache.
 _OUTSIDE: Final = (MessageKind.DRIVER, MessageKind.LIBRARY)
-"""The kinds of out-of-memory errors that occur in code that calls the driver directly. That code cannot use memory that
-PyTorch's allocator has cached.
-"""
 
 
 class Room:
@@ -38,11 +35,10 @@ class Room:
         return not self._backends
 
     def collect(self) -> None:
-        """Free tensors that only reference cycles, autograd's threads or other streams still hold.
+        """Free tensors in reference cycles, and tensors that autograd's threads or other streams still hold.
 
-        When a backward fails, the graph nodes that it has not reached stay in the queues of autograd's threads,
-        together with their gradients and saved tensors, until the next backward runs in these threads. So this method
-        runs a backward that computes nothing.
+        After a failed backward, autograd's threads keep tensors alive until they run another backward. So this method
+        runs a small backward.
         """
         for leaf, gradient in self._graphs:
             torch.autograd.grad(leaf, leaf, gradient)
@@ -56,22 +52,19 @@ class Room:
                 self._backends[device.type].synchronize(*one)
 
     def empty_cache(self) -> None:
-        """Return the allocator's cached memory to the driver, as `torch.cuda.empty_cache()` does."""
+        """Return cached memory to the driver, as `torch.cuda.empty_cache()` does."""
         for backend in self._backends.values():
             backend.empty_cache()
 
     def retrying(self) -> RetryingMode:
-        """Return a dispatch mode that retries operations that run out of memory. It is used while values are
-        restored.
-        """
+        """Return a mode in which PyTorch operations are retried if they run out of memory."""
         return RetryingMode((lambda _: self.collect(), lambda _: self.empty_cache()))
 
     def is_in_pieces(self, message: Message) -> bool:
         """Return whether a failed request may succeed after the cache has been emptied.
 
-        There are two such cases. Enough memory was cached, but in pieces that were too small: after `empty_cache` the
-        retry gets segments that fit its shapes. Or a library called the driver directly: the driver can use the memory
-        that the cache has released.
+        It may if enough memory was cached, but in pieces that were too small. It may also if a library requested memory
+        from the driver directly.
         """
         if message.kind in _OUTSIDE:
             return not self.is_on_host

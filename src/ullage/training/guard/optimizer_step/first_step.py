@@ -1,11 +1,7 @@
-"""The first step of an optimizer, which creates its state: it is applied completely or not at all.
+"""Runs the first step of an optimizer, which creates its state, either completely or not at all.
 
-PyTorch's own optimizers get a dry run, because PyTorch can intercept all their operations. The dry run allocates the
-state and the temporaries in the same order as the step, and writes nothing. If they do not fit, this is known before
-the first parameter has changed.
-
-Other optimizers get no dry run, because they may work outside of PyTorch's operations. Instead, their parameters and
-their state are copied to host memory before the step that creates state, and restored if the state does not fit.
+The optimizers of `torch.optim` get a dry run, which allocates memory but writes nothing. For other optimizers,
+parameters and state are copied to host memory first, and restored if memory runs out.
 """
 
 from collections import OrderedDict
@@ -23,8 +19,7 @@ from ullage.training.guard.state.written_parameters import parameters_in
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:
-    """Run an optimizer's step and undo it: parameters, gradients and state are as before, and step hooks are not
-    called.
+    """Run an optimizer's step and undo it. Parameters, gradients and state do not change.
 
     Args:
         optimizer: an optimizer of `torch.optim`.
@@ -43,10 +38,7 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
 
 
 class _Unwritten(TorchFunctionMode):
-    """Skips all in-place writes of an optimizer's step. Only writes to tensors with one element, such as the step
-    count, are executed, and undone afterwards.
-    """
-
+    # Writes to tensors with one element, such as the step count, are executed and undone afterwards.
     def __init__(self) -> None:
         super().__init__()
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -72,7 +64,6 @@ class _Unwritten(TorchFunctionMode):
 
 @contextmanager
 def _state_kept(optimizer: Optimizer) -> Iterator[None]:
-    """Discard the optimizer state that is created inside this context."""
     before = {parameter: dict(state) for parameter, state in optimizer.state.items()}
     try:
         yield
@@ -104,23 +95,21 @@ def _without_hooks(optimizer: Optimizer) -> Iterator[None]:
 
 
 def has_hooks(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's step calls any hooks, which are registered for this optimizer or for all
-    optimizers.
-    """
+    """Return whether an optimizer has step hooks, including the global hooks for all optimizers."""
     return bool(
         optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or any(_HOOKS_OF_ALL_OPTIMIZERS)
     )
 
 
+# The dictionaries of the hooks that PyTorch calls in the step of every optimizer.
 _HOOKS_OF_ALL_OPTIMIZERS: Final[tuple[dict[int, Any], ...]] = (
     of_all._global_optimizer_pre_hooks,
     of_all._global_optimizer_post_hooks,
 )
-"""PyTorch's dictionaries of the hooks that every optimizer's step calls."""
 
 
 def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: Callable[[torch.Tensor], bool]) -> None:
-    """Run a step of an optimizer that is not from `torch.optim`; restore everything if its state does not fit.
+    """Run the step of an optimizer that is not from `torch.optim`. Restore everything if memory runs out.
 
     Args:
         optimizer: any optimizer.
@@ -128,8 +117,9 @@ def all_or_nothing(optimizer: Optimizer, run: Callable[[], Any], is_makeshift: C
         is_makeshift: a function that returns whether a tensor was allocated in host memory because it did not fit on
             the GPU.
 
-    Raises: torch.OutOfMemoryError: the optimizer's state does not fit; parameters, state and parameter groups are as
-        before.
+    Raises:
+        torch.OutOfMemoryError: the optimizer's state does not fit; parameters, state and parameter groups are as
+            before.
     """
     state = {parameter: dict(own) for parameter, own in optimizer.state.items()}
     tensors = [value for own in state.values() for value in own.values() if isinstance(value, torch.Tensor)]

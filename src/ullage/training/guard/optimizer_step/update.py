@@ -1,9 +1,7 @@
-"""The optimizer's step with unscaling, clipping and the scaler's update, which is never left half applied.
+"""Runs the optimizer's step, including unscaling and clipping. It never leaves a step half applied.
 
-If the optimizer's state does not exist yet, the step gets a dry run (`first_step`), so that its memory need is known
-before the first write. Later steps run directly. Writes by operations on lists are counted (`ForeachOperations`); for
-single tensors the version counters (`Tensor._version`) are recorded. If memory runs out in the middle, memory is freed
-and the step resumes from there (`RetryingMode`).
+A step that creates optimizer state gets a dry run, which shows whether the state fits. If memory runs out in a later
+step, memory is freed, and the step resumes at the operation that failed.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,6 +25,9 @@ from ullage.training.guard.optimizer_step.first_step import all_or_nothing, has_
 from ullage.training.guard.state.written_parameters import parameters_in
 from ullage.training.ownership.failure import clear_frames
 
+# Optimizers whose step can be resumed, because they never use an old value after writing the new value: a second run
+# can skip the writes that were already made. tests/training/guard/test_update.py tests each of them with a failure at
+# every operation. For all other optimizers each failed operation is retried.
 _RESUMABLE: Final = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -37,26 +38,20 @@ _RESUMABLE: Final = (
     torch.optim.RMSprop,
     torch.optim.Adagrad,
 )
-"""Optimizers whose step can be resumed, because they never use an old value after writing the new value: a second run
-can skip the writes that were already made. tests/training/guard/test_update.py tests each of them with a failure at
-every operation. For all other optimizers each failed operation is retried.
-"""
+# The settings of a parameter group that determine which operations an optimizer's step runs.
 _DECIDING: Final = ("foreach", "fused", "capturable", "differentiable", "amsgrad", "momentum", "centered")
-"""The settings of a parameter group that determine which operations an optimizer's step runs."""
 _CLIPPING: Final = names_in([clip_grad.__name__])
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _version: Final = attrgetter("_version")
 
 LogEvent = Callable[[str, str, Message], None]
-"""A function that logs an out-of-memory error. It is called with the stage of the step that failed, the action that was
-taken, and the parsed error message.
+"""A function that logs an out-of-memory error. Its arguments are the failed stage, the action taken, and the parsed
+error message.
 """
 
 
 class Update:
-    """The work between the last backward and the next forward: clipping and the optimizer's step. If memory runs out,
-    this work is either completed or not started.
-    """
+    """Clips gradients and steps optimizers. If memory runs out, the work is either completed or not started."""
 
     def __init__(
         self,
@@ -83,10 +78,10 @@ class Update:
         self.total_norm: torch.Tensor | None = None
 
     def run(self) -> None:
-        """Unscale and clip the gradients, then step the optimizers and update the scaler.
+        """Unscale and clip the gradients. Then step the optimizers and update the scaler.
 
         Raises:
-            torch.OutOfMemoryError: the optimizer's state does not fit; nothing has changed.
+            torch.OutOfMemoryError: the optimizer's state does not fit. Nothing has changed.
         """
         new = [optimizer for optimizer in self._optimizers if self._is_new(optimizer)]
         for optimizer in new:
@@ -107,7 +102,7 @@ class Update:
             self._complete("the scaler's update", self._scaler.update, self._of_scaler, self._names_of_scaler)
 
     def try_out(self) -> bool:
-        """Allocate the memory that the optimizers need for the current gradients, without writing anything.
+        """Allocate the memory that the optimizers' step needs, without writing anything.
 
         Returns:
             Whether this was possible for all optimizers; it is possible only for those of `torch.optim`.
@@ -121,7 +116,6 @@ class Update:
         return len(own) == len(self._optimizers)
 
     def _is_new(self, optimizer: Optimizer) -> bool:
-        """Return whether the next optimizer step needs a dry run, because it may create optimizer state."""
         known = self._known.get(id(optimizer))
         return (
             known is None
@@ -194,12 +188,8 @@ class Update:
         *,
         singly: bool = True,
     ) -> None:
-        """Run a stage of the step. If memory runs out, run the stage again and skip the writes that were already made.
-
-        Only writes to the tensors that `written` returns are skipped, because these tensors outlive the attempt;
-        everything else is computed again. Calls of the list operations named in `names` are counted. Version counters
-        are recorded only if `singly` is true, that is, if the stage also writes single tensors.
-        """
+        # Only writes to the tensors that `written` returns are skipped, because these tensors outlive the attempt;
+        # everything else is computed again.
         self._stage = stage
         before = written() if singly else []
         versions = list(map(_version, before))
@@ -229,7 +219,6 @@ class Update:
         return self._retrying(self._stage).run(operation, (), {})
 
     def _free(self, stage: str, error: BaseException, *, empties_cache: bool = False) -> None:
-        """Log that one operation of the optimizer's step is retried, and free memory for the retry."""
         self._log(stage, f"one operation retried{' after empty_cache' if empties_cache else ''}", error)
         clear_frames(error)
         self._room.collect()
@@ -237,9 +226,6 @@ class Update:
             self._room.empty_cache()
 
     def _made(self, before: dict[int, int], now: list[torch.Tensor]) -> dict[int, int]:
-        """Return how many times operations on single tensors have written each tensor since its version counter was
-        recorded.
-        """
         on_lists = set(chain.from_iterable(self._lists.written))
         return {
             id(tensor): writes
@@ -259,9 +245,6 @@ class Update:
         self._log_event(stage, action, message)
 
     def _secure(self, optimizer: Optimizer) -> None:
-        """Do a dry run of the optimizer's step, before anything is written. If the dry run does not fit, reduce the
-        step's memory need and repeat the dry run.
-        """
         foreach = [group.get("foreach") for group in optimizer.param_groups]
         ways = (None, self._room.empty_cache, partial(_go_one_by_one, optimizer))
         for way in ways:
@@ -290,31 +273,19 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Facts about an optimizer, learned from its earlier steps, in which each failed operation was retried."""
-
     state_key: tuple[int, ...]
     settings: list[Any]
-    """The settings of each parameter group that determine which operations the optimizer's step runs."""
     settings_of: Callable[[dict[str, Any]], Any]
     states: int
-    """The number of parameters that have optimizer state."""
     is_resumable: bool
+    # parameters without a gradient count as well
     is_partial: bool
-    """Whether some parameters have no optimizer state yet, with or without a gradient."""
     writes_singly: bool
-    """Whether the optimizer's step also writes parameters and state by operations on single tensors, and not only on
-    lists.
-    """
     written: Callable[[], list[torch.Tensor]]
-    """A function that returns the tensors that the optimizer's step writes."""
     names: frozenset[str]
-    """The names of the list operations, such as `_foreach_add_`, that the optimizer's step may call."""
 
 
 def _state_key(optimizer: Optimizer) -> tuple[int, ...]:
-    """Return a key that changes when an optimizer has to create state. It consists of the number of parameter groups,
-    and of the ids of the parameters that have a gradient but no state.
-    """
     return len(optimizer.param_groups), *(id(one) for one in _without_state(optimizer) if one.grad is not None)
 
 
@@ -326,7 +297,6 @@ def _without_state(optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _modules_of(value: object) -> list[str]:
-    """Return the names of the Python modules that define the class of an object and its base classes."""
     return [kind.__module__ for kind in type(value).__mro__[:-1]]
 
 
@@ -335,15 +305,11 @@ def _is_torchs_own(optimizer: Optimizer) -> bool:
 
 
 def _written_by(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the tensors that an optimizer's step may write: the parameters and the optimizer state."""
     state = chain.from_iterable(map(dict.values, optimizer.state.values()))
     return [*parameters, *(value for value in state if isinstance(value, torch.Tensor))]
 
 
 def _go_one_by_one(optimizer: Optimizer) -> None:
-    """Make an optimizer's step process one parameter at a time. Then it needs temporaries for the largest parameter
-    only.
-    """
     for group in optimizer.param_groups:
         if "foreach" in group and not group.get("fused"):
             group["foreach"] = False

@@ -1,3 +1,1 @@
-"""Retries of forward and backward that need less and less memory, and the record of what succeeded for each batch
-shape.
-"""
+"""Runs forward and backward, and retries them with less memory after an out-of-memory error."""

@@ -1,10 +1,8 @@
-"""Predicts the memory that forward and backward of a batch need, from the earlier steps of the run.
+"""Predicts the memory of forward and backward for a batch, from earlier steps of the run.
 
-For n items of len elements each (tokens of a sequence, or pixels of an image), the memory that forward saves for
-backward is modelled as b*n + c*n*len + d*n*len^2, without negative coefficients. The second term describes linear
-layers, the third attention. The saved memory is measured once for each shape, between forward and backward. A step's
-peak is assumed to be proportional to it. The ratio is learned from steps that raised PyTorch's peak counter, which the
-guard never resets because users read it too.
+For n items with len elements each, the memory that forward saves for backward is modelled as b*n + c*n*len + d*n*len^2.
+The second term describes linear layers, the third attention. The peak of a step is assumed to be proportional to the
+saved memory.
 """
 
 from bisect import bisect_right
@@ -20,44 +18,37 @@ from ullage.recorded.message.message import Message
 from ullage.training.guard.memory.room import Room
 
 _OBSERVATIONS: Final = 256
+# The number of different batch shapes that must be measured before the memory model gets more than one coefficient.
 _ENOUGH: Final = 3
-"""The number of different batch shapes that must have been measured before the memory model has more than one
-coefficient.
-"""
+# The safety margin, as a fraction of the predicted memory. It allows for gaps between memory blocks that cannot be
+# used.
 _MARGIN: Final = 0.03
-"""The safety margin for unusable gaps between memory blocks, as a fraction of the predicted memory."""
 _BEYOND: Final = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The memory measured in one step, in bytes: what forward saved for backward, and the step's peak (None if the step
-    did not raise PyTorch's peak counter).
-    """
-
+    # The peak is None if the step did not raise PyTorch's peak counter.
     saved_bytes: int
     most_bytes: int | None
 
 
 class Forecast:
-    """The memory that steps with measured batch shapes needed, and a prediction for batches of other shapes."""
+    """Measures the memory of training steps, and predicts the memory of batches with new shapes."""
 
     def __init__(self, room: Room) -> None:
         cards = [device for device in room.devices if device.type == "cuda"]
         self._card = cards[0] if len(cards) == 1 else None
         self._seen: OrderedDict[tuple[int, int], _Seen] = OrderedDict()
         self._coefficients: np.ndarray[Any, Any] | None = None
+        # the largest ratio of all measured steps
         self._peak_to_saved_ratio = 1.0
-        """The largest ratio, among the measured steps, of a step's peak memory to the memory that its forward saved."""
+        # The lowest level in bytes at which an allocation failed: the allocated bytes plus the requested bytes.
         self._failed_bytes: int | None = None
-        """The smallest level of allocated bytes at which an allocation would have succeeded but failed, including the
-        requested bytes; None if no allocation has failed.
-        """
         self._most_bytes = 0
-        """The highest peak of allocated memory, in bytes, in a step that succeeded."""
 
     def parts_for(self, items: int | None, length: int, *, at_least: int = 1) -> int:
-        """Return the number of parts in which a batch, or a part of a batch, should be run.
+        """Return the number of parts into which a batch should be split.
 
         Args:
             items: the number of items; None if it is not known, so that the batch cannot be split.
@@ -76,9 +67,7 @@ class Forecast:
         return max(-(-items // fits), at_least)
 
     def measure(self, items: int | None, length: int) -> "AttemptMeasurement | None":
-        """Start to measure the memory of an attempt at forward and backward. Return None if a batch of this shape was
-        measured before.
-        """
+        """Start to measure the memory of forward and backward. Return None if this batch shape was measured before."""
         if self._card is None or items is None or (items, length) in self._seen:
             return None
         return AttemptMeasurement(self, self._card, items, length)
@@ -95,9 +84,7 @@ class Forecast:
             self._peak_to_saved_ratio = max(self._peak_to_saved_ratio, seen.most_bytes / seen.saved_bytes)
 
     def learn_failure(self, items: int | None, length: int, message: Message) -> None:
-        """Learn from a step that ran out of memory. Either less memory is free than was assumed, or the step needs more
-        memory than was predicted.
-        """
+        """Correct the prediction after a step has run out of memory."""
         if self._card is None or items is None:
             return
         if message.allocated_bytes is not None and message.requested_bytes is not None:
@@ -116,9 +103,6 @@ class Forecast:
         return saved * self._peak_to_saved_ratio * (1 + _MARGIN)
 
     def _room_bytes(self, card: torch.device) -> int:
-        """Return how many more bytes the allocator can allocate. If an allocation failed before, the level at which it
-        failed is a limit too.
-        """
         free, total = torch.cuda.mem_get_info(card)
         room: int = free + torch.cuda.memory_reserved(card)
         fraction = torch.cuda.get_per_process_memory_fraction(card)
@@ -138,7 +122,7 @@ class Forecast:
 
 
 class AttemptMeasurement:
-    """The measurement of the memory of one attempt at forward and backward."""
+    """Measures the memory of one run of forward and backward."""
 
     def __init__(self, forecast: Forecast, card: torch.device, items: int, length: int) -> None:
         self._forecast = forecast
@@ -165,9 +149,6 @@ def _features(items: int, length: int) -> np.ndarray[Any, Any]:
 
 
 def _fit(features: np.ndarray[Any, Any], saved: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Fit the coefficients of the memory model by least squares, without negative values. The result is the best of the
-    fits that use some of the terms.
-    """
     most = 1 if len(saved) < _ENOUGH else 3
     best, least = np.zeros(3), float("inf")
     for count in range(1, most + 1):

@@ -1,9 +1,7 @@
-"""Runs forward and backward of a batch, and retries them with less and less memory until they fit.
+"""Runs forward and backward of a batch, and retries them with less memory after an out-of-memory error.
 
 The retries are: unchanged, after `empty_cache`, in parts, with activation checkpointing, and with saved tensors in host
-memory. A failed attempt has no lasting effect: it is undone (`rewind`), and all its tensors are freed before the next
-attempt begins. A `BatchPlan` describes how an attempt is run. The plan that fitted is remembered for each shape
-(`plan.Plans`).
+memory. Before each retry, the failed attempt is undone. What succeeded is remembered for each batch shape.
 """
 
 from collections import deque
@@ -38,7 +36,7 @@ STAGE = "forward and backward"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ladder:
-    """The components of a guard that run forward and backward and retry them."""
+    """Runs forward and backward for the guard, and retries them after an out-of-memory error."""
 
     room: Room
     signals: Signals
@@ -51,20 +49,20 @@ class Ladder:
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """Whether batches may be split. None: a batch may be split if every tensor has one row for each item, and if a test
-    shows that the losses of the parts sum up.
+    """The user's choice whether batches may be split. If it is None, the guard tests whether the losses of the parts
+    sum up.
     """
     may_offload: bool
     log_event: Callable[[Event], None]
     ranks: Ranks | None
 
     def climb(self, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> "Climb":
-        """Run forward and backward of a batch, in as many parts as its memory need requires.
+        """Run forward and backward of a batch, in as many parts as necessary.
 
         Args:
             batch: a batch of any type.
             loss_of: the user's loss function.
-            step: the number of the step, for events.
+            step: the index of the step, for the log.
             is_fresh: whether no parameter has a gradient yet.
 
         Raises:
@@ -79,9 +77,7 @@ class Ladder:
             self.rewind.end()
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
-        and that value.
-        """
+        """Return the loss of the whole batch. If the loss function returns a second value, return a tuple of both."""
         if len(done) == 1:
             one = done[0]
             return (one.loss, one.extra) if one.is_pair else one.loss
@@ -90,11 +86,7 @@ class Ladder:
 
 
 class Climb:
-    """All attempts at forward and backward of one batch.
-
-    The code that a successful step runs is kept short. Such code runs once in about ten milliseconds, so it has left
-    the processor's caches, and each line takes a microsecond.
-    """
+    """All attempts to run forward and backward of one batch."""
 
     def __init__(self, ladder: Ladder, batch: Any, loss_of: LossOf, step: int, *, is_fresh: bool) -> None:
         self._on = ladder
@@ -106,7 +98,6 @@ class Climb:
         self._tensors = tensors
         self.form, whole = form, _ = ladder.cutter.form_and_whole(tensors)
         self._why_whole = form.odd
-        """The reason why the guard must not split the batch; None if it may be split."""
         if is_plain(batch):
             ladder.rewind.begin(loss_of, None)
         else:
@@ -116,14 +107,10 @@ class Climb:
         self._versions = versions_of(tensors)
         self._used: set[Rung] = set()
         self._counted: list[str] = []
-        """The names of counters outside of the model that a failed attempt has changed, and that the guard does not
-        restore.
-        """
         self._pending = deque((whole,))
         self._restore_start: Callable[[], bool] | None = None
         self.done: list[Done] = []
         self.split = 0
-        """The number of parts in which the batch is now run if the guard has split it in this step; otherwise 0."""
         known = ladder.plans.plan_for(form.shape)
         parts = 1 if known or not self._may_cut() else ladder.forecast.parts_for(form.items, form.length)
         self._plan = known or (BatchPlan(parts=parts) if parts > 1 else PLAIN)
@@ -148,9 +135,6 @@ class Climb:
         return self._on.is_splittable
 
     def _may_cut_into(self, size: int) -> bool:
-        """Return whether the batch may be split into parts of this many items. A test run decides it, unless the user
-        has passed `splittable`.
-        """
         if not self._may_cut():
             return False
         if self._on.is_splittable is None:
@@ -216,9 +200,6 @@ class Climb:
             raise
 
     def _go_back(self) -> None:
-        """Undo an attempt that was interrupted, and the parts of the batch that were finished before it, as far as
-        possible.
-        """
         with self._on.room.retrying():
             finished: frozenset[tuple[int, int]] = frozenset()
             with suppress(RuntimeError):
@@ -227,14 +208,10 @@ class Climb:
                 self._drop_what_is_done(finished | self._pending[0].finished)
 
     def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
-        """Undo the parts of the batch that are finished. Return whether gradients had to be set to None for this."""
         return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:
-        """Undo the finished parts of the batch if an error leaves this context, for example an error from a signal
-        handler.
-        """
         try:
             yield
         except BaseException:
@@ -339,11 +316,9 @@ class Climb:
         self._log_event(rung, failure, failed)
 
     def _smaller(self, items: int) -> int:
-        """Return the maximum number of items in a part, if this number of items does not fit at once."""
         return -(-items // self._on.forecast.parts_for(items, self.form.length, at_least=2))
 
     def _cut(self, size: int) -> None:
-        """Split the remaining items of the batch into parts of at most `size` items."""
         self._pending = deque(piece for part in self._pending for piece in self._on.cutter.cut(self._batch, part, size))
 
     def _give_up(self, failure: Exception) -> None:

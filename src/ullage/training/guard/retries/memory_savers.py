@@ -1,6 +1,4 @@
-"""Activation checkpointing and offloading of saved tensors, with which forward and backward need less memory and
-compute the same values.
-"""
+"""Reduces the memory of forward and backward with activation checkpointing and with offloading of saved tensors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -20,7 +18,7 @@ _WORTH_MOVING_BYTES: Final = 1 << 20
 
 
 class MemorySavers:
-    """Activation checkpointing and offloading, which the guard enables for an attempt if the attempt's plan says so."""
+    """Enables activation checkpointing and offloading for forward and backward."""
 
     def __init__(self, modules: Sequence[nn.Module], names: Sequence[str], pinned_bytes: int) -> None:
         self._modules = modules
@@ -38,13 +36,8 @@ class MemorySavers:
 
 
 def _named(modules: Sequence[nn.Module], names: Sequence[str]) -> list[nn.Module]:
-    """Return the modules whose names match patterns such as "layers.*", except modules inside another matching module.
-
-    As in file paths, a star matches exactly one level of the module tree.
-
-    Raises:
-        UsageError: a pattern matches no module.
-    """
+    # A module inside another matching module is left out. A star matches exactly one level of the module tree, as in
+    # file paths.
     found: list[nn.Module] = []
     for pattern in [names] if isinstance(names, str) else names:
         meant = [child for module in modules for name, child in module.named_modules() if _is_meant(name, pattern)]
@@ -66,10 +59,6 @@ def _is_meant(name: str, pattern: str) -> bool:
 
 @contextmanager
 def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Apply activation checkpointing to these modules inside this context. Forward saves only the inputs of a module,
-    and backward computes the other values again.
-    """
-
     def wrapped(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         def contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
             return nullcontext(), _buffers_kept(module)
@@ -98,11 +87,8 @@ def _computed_again(modules: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def _buffers_kept(module: nn.Module) -> Iterator[None]:
-    """Replace a module's buffers by copies while backward computes its forward again, so that BatchNorm's statistics,
-    for example, are not updated twice.
-
-    Restoring the values afterwards instead would count as a change of tensors that autograd has saved.
-    """
+    # Backward computes forward again, which must not update BatchNorm's statistics twice. Restoring the values
+    # afterwards would count as a change of tensors that autograd has saved.
     places = [(child._buffers, name, tensor) for child in module.modules() for name, tensor in child._buffers.items()]
     try:
         for buffers, name, tensor in places:
@@ -116,9 +102,7 @@ def _buffers_kept(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _kept_on_host(modules: Sequence[nn.Module], pinned_bytes: int) -> Iterator[None]:
-    """Keep the tensors that forward saves for backward in host memory, with up to `pinned_bytes` of it page-locked.
-    Parameters stay on their device.
-    """
+    # parameters stay on their device
     stay = {parameter.untyped_storage().data_ptr() for module in modules for parameter in module.parameters()}
     left = pinned_bytes
 

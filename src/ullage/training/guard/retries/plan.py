@@ -1,7 +1,6 @@
-"""A plan says how a guard runs the batches of one shape: in how many parts, and whether with activation checkpointing
-and offloading.
+"""Remembers for each batch shape how it fits: the number of parts, activation checkpointing, and offloading.
 
-The guard keeps a plan for each shape. This module does not import torch; its callers report whether a plan succeeded.
+This module does not import torch.
 """
 
 from collections import OrderedDict
@@ -11,31 +10,28 @@ from typing import Final
 
 from ullage.training.guard.splitting.batch import Shape
 
+# The number of successful steps after which a guard tries to use fewer parts. Each failed try doubles the number, up to
+# `_GROW_AFTER_AT_MOST`.
 _GROW_AFTER: Final = 32
-"""The number of successful steps after which a guard tries to run a batch in fewer parts. It doubles each time that
-such a try fails, up to `_GROW_AFTER_AT_MOST`.
-"""
 _GROW_AFTER_AT_MOST: Final = 2048
+# The number of batch shapes whose plans are kept. The least recently used plan is dropped first.
 _SHAPES: Final = 4096
-"""The number of batch shapes for which a plan is kept. The plan of the least recently used shape is dropped first."""
 
 
 class Rung(StrEnum):
-    """The actions that a guard takes after an out-of-memory error, in the order in which it tries them."""
+    """The actions of a guard after an out-of-memory error, in this order."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
     SHRINK = "shrink"
-    """Return to the earlier plan that fitted, after a plan that needs more memory has failed."""
+    """Return to earlier settings that fitted, because settings that need more memory failed."""
     SPLIT = "split"
     CHECKPOINT = "checkpoint"
     OFFLOAD = "offload"
     GIVE_UP = "give up"
 
     def text(self, parts: int) -> str:
-        """Return a phrase for the log that says what the guard did after an out-of-memory error. `parts` is the number
-        of parts in which the batch is now run.
-        """
+        """Return the log text for this action. `parts` is the new number of parts."""
         return {
             Rung.AGAIN: "undone, and retried unchanged",
             Rung.EMPTY_CACHE: "retried after empty_cache",
@@ -49,18 +45,18 @@ class Rung(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """A plan for running the batches of one shape: the number of parts, activation checkpointing, and offloading."""
+    """How a batch is run: the number of parts, and whether to use activation checkpointing and offloading."""
 
     parts: int = 1
-    """The number of parts into which a batch is split; 1 for a whole batch."""
+    """The number of parts into which a batch is split. It is 1 for a whole batch."""
     checkpoint: bool = False
-    """Whether activation checkpointing is applied to the modules that the user has named in `checkpoint=`."""
+    """Whether activation checkpointing is used for the modules in the guard's argument `checkpoint`."""
     offload: bool = False
-    """Whether the tensors that forward saves for backward are kept in host memory."""
+    """Whether tensors that forward saves for backward are moved to host memory."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether all tensors that forward saves for backward stay on the device."""
+        """Whether tensors that forward saves for backward stay on the device."""
         return not (self.checkpoint or self.offload)
 
     @property
@@ -69,7 +65,7 @@ class BatchPlan:
 
 
 PLAIN: Final = BatchPlan()
-"""The plan for a batch that is run as a whole, without activation checkpointing and offloading."""
+"""A whole batch, without activation checkpointing and offloading."""
 
 
 @dataclass(slots=True)
@@ -81,15 +77,15 @@ class _ShapeMemory:
 
 
 class Plans:
-    """The plan for running the batches of each shape. After a failure a batch is run in smaller parts, and after many
-    successful steps in larger parts again.
+    """Stores for each batch shape how it is run. Parts become smaller after a failure, and larger after many successful
+    steps.
     """
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
-        """Return the plan for running a batch of this shape; None if no batch of this shape was run before."""
+        """Return how to run batches of this shape. None if no such batch was run before."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
@@ -100,14 +96,12 @@ class Plans:
         return memory.plan
 
     def is_trying(self, shape: Shape) -> bool:
-        """Return whether `plan_for` last returned, as a trial, a plan that needs more memory than the plan that has
-        fitted this shape.
-        """
+        """Return whether the next step tries to use more memory than the last successful step."""
         memory = self._shapes.get(shape)
         return memory is not None and memory.trying is not None
 
     def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
-        """Record that a batch of this shape has fitted when it was run with this plan."""
+        """Record that a batch of this shape fitted when it was run in this way."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:
@@ -121,14 +115,14 @@ class Plans:
             memory.successes += 1
 
     def adopt(self, shape: Shape, parts: int) -> None:
-        """Run batches of this shape in at least `parts` parts from now on, because another rank needs that many."""
+        """Split batches of this shape into at least `parts` parts, because another rank needs this."""
         memory = self._shapes.setdefault(shape, _ShapeMemory(PLAIN))
         if memory.plan.parts < parts:
             memory.plan = replace(memory.plan, parts=parts)
         memory.trying, memory.successes = None, 0
 
     def failed_to_grow(self, shape: Shape) -> BatchPlan:
-        """Record that the plan on trial, which needs more memory, does not fit. Return the earlier plan that fitted."""
+        """Record that the attempt to use more memory failed. Return the earlier settings that fitted."""
         memory = self._shapes[shape]
         memory.trying, memory.successes = None, 0
         memory.patience = min(2 * memory.patience, _GROW_AFTER_AT_MOST)
@@ -136,9 +130,7 @@ class Plans:
 
 
 def _next_plainer(plan: BatchPlan) -> BatchPlan:
-    """Return a plan that saves less memory than this one. It drops the slowest measure: offloading first, then
-    checkpointing, then half of the parts.
-    """
+    # drops the slowest measure: first offloading, then checkpointing, then half of the parts
     if plan.offload:
         return replace(plan, offload=False)
     if plan.checkpoint:

@@ -1,3 +1,1 @@
-"""Splits a batch into parts: how tensors are cut, how the losses of the parts are weighted, and whether these sum up to
-the batch's loss.
-"""
+"""Splits a batch into parts, and tests whether the losses of the parts sum up to the loss of the batch."""

@@ -1,9 +1,7 @@
-"""Tests whether a batch may be split: whether its loss is the weighted sum of the losses of its parts.
+"""Tests whether the loss of a batch is the weighted sum of the losses of its parts. Only then may it be split.
 
-This cannot be read from the code of a loss function, so forward is run without gradients on the batch and on its parts,
-and undone each time. The test detects a loss that compares items with each other, a loss that is a mean over anything
-but items, and a loss that changes the model in each call. Once for each shape, the gradients of a few parameters are
-compared as well, because the value of a loss does not always show how it is computed (`x - x.detach()`).
+Forward is run without gradients on the batch and on its parts. Once for each shape, the gradients of a few parameters
+are compared as well, because equal losses may have different gradients.
 """
 
 import os
@@ -24,26 +22,22 @@ from ullage.training.guard.splitting.settled import Settled
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
+# Maps a dtype to the largest relative difference between two losses that rounding can cause. The dtype is the least
+# precise one in the computation.
 _TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""The largest relative difference between two losses that rounding alone can explain, by the least precise dtype in the
-computation.
-"""
 _TF32: Final = 1e-3
+# The tolerance for gradients is this many times the tolerance for losses.
 _GRADIENT: Final = 50
-"""The factor by which the tolerance for comparing gradients is larger than the tolerance for comparing losses."""
+# The absolute loss below which the tolerance for losses does not shrink further. A small loss may be a difference of
+# large numbers, and then has their rounding errors.
 _SMALLEST: Final = 1e-2
-"""The absolute loss below which the tolerance for comparing losses no longer shrinks. A small loss may be the
-difference of larger numbers, and then has their rounding errors.
-"""
+# The maximum number of gradient elements that are compared, over all parameters.
 _ELEMENTS: Final = 1 << 20
-"""The maximum number of elements, over all parameters, of the gradients that are compared."""
 _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
-    """The result of one test run of a loss function: the loss or the gradients, and the side effects of the run."""
-
     value: torch.Tensor
     changed: list[str]
     draws_elsewhere: bool
@@ -52,16 +46,16 @@ class _TrialRun:
 
 
 class _Refused(Exception):
-    """An error whose text is the reason why a batch must not be split."""
+    """An error whose text says why a batch must not be split."""
 
 
 class _DoesNotFit(Exception):
-    """An error that means that a test run ran out of memory."""
+    """A test run ran out of memory."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trials:
-    """A tester that runs a loss function on batches and on parts of batches, and undoes each run."""
+    """Runs a loss function on a batch and on its parts as a test, and undoes each run."""
 
     rewind: Rewind
     cutter: Cutter
@@ -69,12 +63,12 @@ class Trials:
     room: Room
     signals: Signals
     compared: set[Shape] = field(default_factory=set)
-    """The shapes of batches for which the gradients of the parts have been compared."""
+    """The batch shapes for which gradients were compared."""
     has_drawn: bool = False
-    """Whether any test run of the loss function has used random numbers."""
+    """Whether a test run has used random numbers."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
-        """Return the reason why a batch must not be split into parts of `size` items; None if it may be split."""
+        """Return the reason why a batch must not be split into parts of `size` items. None if it may be split."""
         if form.items is None or form.items < 2:
             return "it has a single item"
         try:
@@ -87,7 +81,7 @@ class Trials:
         return None
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
-        """Return the reason why the guard must not use activation checkpointing for a batch; None if it may."""
+        """Return the reason why activation checkpointing must not be used for a batch. None if it may be used."""
         try:
             trial = self._loss(self.cutter.select(batch, part), loss_of)
         except _DoesNotFit:
@@ -103,9 +97,7 @@ class Trials:
         )
 
     def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
-        """Compare the loss of a batch with the losses of its parts. If the whole batch does not fit, compare
-        overlapping windows of the batch instead.
-        """
+        # if the whole batch does not fit, overlapping windows of the batch are compared
         width = items
         while True:
             try:
@@ -134,7 +126,6 @@ class Trials:
                 width = -(-width // 2)
 
     def _few_parameters(self) -> list[torch.Tensor]:
-        """Return the smallest parameters that are trained, up to about a million elements in total."""
         trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
         chosen: list[torch.Tensor] = []
         left = _ELEMENTS
@@ -148,12 +139,6 @@ class Trials:
     def _compare(
         self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
     ) -> None:
-        """Compare the loss (or the gradients) of some items with the sum of the losses of smaller parts of these items.
-
-        Raises:
-            _Refused: the two differ by more than rounding.
-            _DoesNotFit: memory ran out.
-        """
         assert window.items is not None
         whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
@@ -206,12 +191,6 @@ class Trials:
         return self._tried(gradients, torch.enable_grad())
 
     def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _TrialRun:
-        """Run the loss function once as a test, and restore everything.
-
-        Raises:
-            _Refused: the loss function raised an error that is not an out-of-memory error.
-            _DoesNotFit: memory ran out.
-        """
         failure: Exception | None = None
         settled = Settled()
         trial = None
@@ -250,7 +229,7 @@ class Trials:
 
 
 def _windows(items: int, width: int) -> Iterator[BatchPart]:
-    """Yield windows of a batch that overlap by half, so that each item is compared with its neighbours."""
+    # each window overlaps the next by half, so that each item is compared with its neighbours
     if width >= items:
         yield BatchPart(items=items)
         return

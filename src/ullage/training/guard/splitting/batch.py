@@ -1,8 +1,7 @@
-"""The number of items of a batch, its shape, and its parts, each with the weight of its loss in the whole loss.
+"""Finds the number of items and the shape of a batch, and splits it into parts.
 
-A batch is a tensor, or any nesting of dicts, lists, tuples, named tuples, dataclasses and mappings of tensors. Nothing
-is copied: a part consists of views of the batch's tensors. A batch that holds anything else is never split
-(`why_whole`), because it is not known how it divides into items.
+A batch is a tensor or any nesting of containers of tensors. A part consists of views, so nothing is copied. A batch
+with other objects is never split, because they may not divide into items.
 """
 
 import copy
@@ -20,12 +19,12 @@ from ullage.base.errors import UsageError
 Shape = tuple[Any, ...]
 Weight = Callable[[Any], float]
 _AGREES: Final = 1e-6
+# The maximum number of batch shapes in the cache of tensor sizes. A full cache is emptied.
 _FORMS: Final = 4096
-"""The number of batch shapes for which the sizes of the tensors are cached. The cache is emptied when it is full."""
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield all tensors of a batch, in order."""
+    """Yield all tensors of a batch."""
     if isinstance(batch, torch.Tensor):
         yield batch
     elif isinstance(batch, list | tuple):
@@ -40,34 +39,30 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def items_of(batch: Any, dim: int = 0) -> int | None:
-    """Return the number of items of a batch, which is the size of its first tensor along `dim`; None if no tensor has
-    that dimension.
-    """
+    """Return the number of items in a batch. This is the size of its first tensor along `dim`, or None."""
     return next((tensor.size(dim) for tensor in tensors_of(batch) if tensor.dim() > dim), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The shapes and sizes of a batch's tensors, read before the batch is run."""
+    """The shapes and sizes of the tensors of a batch."""
 
     shape: Shape
-    """The shapes and dtypes of a batch's tensors, which determine how much memory the batch needs."""
+    """The shapes and dtypes of the tensors. They determine how much memory the batch needs."""
     items: int | None
-    """The number of items in the batch; None if no tensor has the batch dimension."""
+    """The number of items in the batch. None if no tensor has the batch dimension."""
     length: int
-    """The number of elements of one item in the batch's largest tensor: tokens of a sequence, or pixels of an image."""
+    """The number of elements of one item in the largest tensor of the batch: tokens of a sequence, or pixels of an
+    image.
+    """
     uneven: int | None
-    """The size along the batch dimension of a tensor whose number of rows is not the number of items; None if all
-    tensors have one row for each item.
-    """
+    """The size of a tensor in the batch dimension, if it differs from the number of items. Otherwise None."""
     odd: str | None
-    """A description of a tensor that cannot be cut along the batch dimension, such as a nested tensor; None if all
-    tensors can be cut.
-    """
+    """A description of a tensor that cannot be split, such as a nested tensor. None if all tensors can be split."""
 
 
 def form_of(batch: Any, dim: int = 0) -> Form:
-    """Return the shapes and sizes of a batch's tensors, where dimension `dim` counts the items."""
+    """Return the shapes and sizes of a batch's tensors. Dimension `dim` counts the items."""
     tensors = all_of(batch)
     odd = next((text for text in map(_odd, tensors) if text is not None), None)
     if odd is not None:
@@ -84,9 +79,7 @@ def form_of(batch: Any, dim: int = 0) -> Form:
 
 
 def all_of(batch: Any) -> Sequence[torch.Tensor]:
-    """Return all tensors of a batch, in order. The code is fast in the common case of one container with plain
-    tensors.
-    """
+    """Return all tensors of a batch. This is fast for a single container of plain tensors."""
     kind = type(batch)
     elements = batch if kind in (tuple, list) else tuple(batch.values()) if kind is dict else (batch,)
     for element in elements:
@@ -96,7 +89,7 @@ def all_of(batch: Any) -> Sequence[torch.Tensor]:
 
 
 def is_plain(batch: Any) -> bool:
-    """Return whether a batch is a plain tensor, or one list, tuple or dict of plain tensors."""
+    """Return whether a batch is a plain tensor, or a single list, tuple or dict of plain tensors."""
     kind = type(batch)
     if kind is torch.Tensor:
         return True
@@ -119,7 +112,6 @@ def _shape_of_odd(tensor: torch.Tensor) -> Any:
 
 
 def _odd(tensor: torch.Tensor) -> str | None:
-    """Return a description of a tensor that cannot be cut; None for an ordinary tensor."""
     if tensor.is_nested:
         return "it holds a nested tensor"
     if tensor.layout is not torch.strided:
@@ -135,10 +127,9 @@ _ATOMS: Final = (
 
 
 def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
-    """Return a description of an object in the batch that may not divide into independent items; None if the batch
-    holds no such object.
+    """Describe an object in the batch that cannot be split into items. Return None if there is none.
 
-    With splittable=True, an object that is not a container counts as divisible.
+    `is_vouched` is the user's `splittable=True`. Then other objects than containers are allowed.
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
@@ -155,7 +146,6 @@ def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
 
 
 def _elements_of(value: Any) -> Sequence[Any] | None:
-    """Return the elements of a container that can be built again from its elements; None for any other value."""
     kind = type(value)
     if kind in (list, tuple) or (isinstance(value, tuple) and _is_named(kind)):
         return tuple(value)
@@ -167,16 +157,11 @@ def _elements_of(value: Any) -> Sequence[Any] | None:
 
 
 def _is_named(kind: type) -> bool:
-    """Return whether a type is a plain named tuple. In a subclass of one, such as `PackedSequence`, the elements may
-    depend on each other.
-    """
+    # A subclass, such as `PackedSequence`, does not count, because its elements may depend on each other.
     return hasattr(kind, "_fields") and kind.__bases__ == (tuple,)
 
 
 def _is_mapping(value: Any) -> bool:
-    """Return whether a value is a dict that can be copied by calling its type, or a mapping that keeps its elements in
-    a dict called `data`.
-    """
     if isinstance(value, dict):
         return type(value).__init__ in (dict.__init__, OrderedDict.__init__) or _is_record(value)
     return isinstance(value, Mapping) and isinstance(getattr(value, "data", None), dict)
@@ -187,9 +172,7 @@ def _is_record(value: Any) -> bool:
 
 
 def repacked(batch: Any) -> Any:
-    """Return a batch with the same tensors in new containers. A function may change these containers without changing
-    the original batch.
-    """
+    """Copy the containers of a batch, but not its tensors."""
     kind = type(batch)
     if kind is dict:
         return {key: value if type(value) is torch.Tensor else repacked(value) for key, value in batch.items()}
@@ -200,17 +183,16 @@ def repacked(batch: Any) -> Any:
 
 
 def even_parts(items: int, at_least: int) -> int:
-    """Return a number of parts of equal size into which the items can be split, from `at_least` to 1.5 times as many;
-    `at_least` if there is none.
+    """Return a number of parts into which the items can be split evenly.
 
-    Parts of equal size have the same shape, which saves compilations and allocator blocks.
+    It is at least `at_least` and at most 1.5 times as large. If no such number exists, it is `at_least`.
     """
     at_least = min(at_least, items)
     return next((parts for parts in range(at_least, min(items, at_least * 3 // 2) + 1) if items % parts == 0), at_least)
 
 
 def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
-    """Return the part of a batch that consists of `length` items, the first of them at index `start`."""
+    """Return the `length` items of a batch that begin at index `start`."""
     items = items_of(batch, dim)
 
     def cut(value: Any) -> Any:
@@ -229,10 +211,10 @@ def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
 
 
 def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], dim: int = 0) -> Any:
-    """Join the second values that a loss function returned for the parts, as if it had run on the whole batch.
+    """Join the second values that a loss function returned for the parts of a batch.
 
     Tensors with one row for each item are concatenated. Floating-point numbers are summed with the weights of the
-    parts. Dicts and tuples are joined element by element. Anything else becomes a list with one value for each part.
+    parts. Dicts and tuples are joined element by element. Other values are collected in a list.
     """
     first = parts[0]
     if isinstance(first, torch.Tensor) and first.dim() > dim:
@@ -250,9 +232,6 @@ def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], 
 
 
 def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
-    """Return a copy of a container with `cut` applied to every element. An object that is not a known container is
-    returned unchanged.
-    """
     if isinstance(value, torch.Tensor):
         return value
     if type(value) is dict:
@@ -275,38 +254,30 @@ def _mapped(value: Any, cut: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPart:
-    """A part of a batch: `items` items, the first of them at index `start`. `items` is None if the items of the batch
-    cannot be counted.
-    """
+    """A part of a batch. It has `items` items and begins at index `start`."""
 
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor by which the loss of this part of a batch is multiplied; None for the whole batch, whose loss is not
-    multiplied.
-    """
+    """The factor by which the loss of this part is multiplied. None for the whole batch."""
     finished: frozenset[tuple[int, int]] = frozenset()
-    """The in-place additions to gradients (see `rewind.Additions`) that a failed attempt has already made for this part
-    of the batch.
-    """
+    """The additions to gradients that a failed attempt has already made for this part."""
 
 
 @dataclass(slots=True)
 class Done:
-    """The result of running forward and backward for one part of a batch."""
+    """The result of forward and backward for a part of a batch."""
 
     part: BatchPart
     loss: torch.Tensor
-    """The detached loss of the part, multiplied by the part's share."""
+    """The detached loss of the part, already multiplied by its weight."""
     extra: Any
     is_pair: bool
-    """Whether the loss function returned a tuple of the loss and a second value. The second value is `extra`."""
+    """Whether the loss function returned a tuple. Its second value is in `extra`."""
 
 
 class Cutter:
-    """A cutter that splits a batch into parts. Each part's loss is multiplied by a weight, so that the sum is the loss
-    of the batch.
-    """
+    """Splits a batch into parts, and computes the weight of each part's loss."""
 
     def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
         self._dim = batch_dim
@@ -315,9 +286,7 @@ class Cutter:
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
-        """Return the shapes and sizes of a batch with these tensors, and a `BatchPart` that consists of the whole
-        batch.
-        """
+        """Return the shapes and sizes of these tensors, and a `BatchPart` for the whole batch."""
         known = self._forms.get(shape_of(tensors))
         if known is not None:
             return known
@@ -327,7 +296,7 @@ class Cutter:
         return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
     def select(self, batch: Any, part: BatchPart) -> Any:
-        """Return the tensors of one part of a batch, in new containers."""
+        """Return one part of a batch in new lists, tuples and dicts."""
         if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
             return repacked(batch)
         return narrow(batch, self._dim, part.start, part.items)
@@ -342,11 +311,10 @@ class Cutter:
         return float(self._weight(self.select(batch, part))) / float(self._weight(batch))
 
     def cut(self, batch: Any, part: BatchPart, size: int) -> list[BatchPart]:
-        """Split one part of a batch into parts of at most `size` items, of equal sizes if possible.
+        """Split a part of a batch into smaller parts of at most `size` items, of equal size if possible.
 
         Raises:
-            UsageError: the weights that the user's function returns for the parts do not sum to the weight of the
-                whole.
+            UsageError: the user's function returned weights for the parts that do not sum to the weight of the whole.
         """
         if part.items is None or part.items <= size:
             return [part]
@@ -376,8 +344,9 @@ class Cutter:
         return [replace(piece, share=own / whole) for piece, own in zip(pieces, weights, strict=True)]
 
     def outcome(self, done: list[Done]) -> Any:
-        """Return the loss of the whole batch. If the loss function returned a second value, return a tuple of the loss
-        and the joined second values of the parts.
+        """Combine the results of the parts into the loss of the whole batch.
+
+        If the loss function returned a second value, return a tuple of the loss and the joined second values.
         """
         loss = done[0].loss
         for one in done[1:]:

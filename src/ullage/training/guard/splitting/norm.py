@@ -13,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The BatchNorm modules of a model, and the user's choice (`batchnorm=`) of what they do in a split batch."""
+    """The BatchNorm modules of a model. `batchnorm` is the user's choice for split batches."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice
@@ -26,16 +26,12 @@ class BatchNorms:
         return self._choice == "freeze"
 
     def frozen(self) -> AbstractContextManager[None]:
-        """Make BatchNorm modules normalise with their running statistics inside this context, without updating them, if
-        the user has passed batchnorm="freeze".
-        """
+        """Make BatchNorm use its running statistics inside this context, if the user has passed batchnorm="freeze"."""
         return self.standing_still() if self.freezes else nullcontext()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Make BatchNorm modules normalise with their running statistics inside this context, if they track them,
-        without updating them.
-        """
+        """Make BatchNorm use its running statistics without updating them, inside this context."""
         training = [module for module in self._modules if module.training and module.running_mean is not None]
         for module in training:
             module.training = False
@@ -46,10 +42,7 @@ class BatchNorms:
                 module.training = True
 
     def warn_of_split(self, items: int, parts: int) -> None:
-        """Warn once that splitting a batch changes BatchNorm's statistics, unless the user has passed `batchnorm=`.
-
-        The warning names the line of the user's code that called ullage.
-        """
+        """Warn once that splitting a batch changes BatchNorm's statistics, unless the user has passed `batchnorm=`."""
         without = [
             module for module in self._modules if module.running_mean is None
         ]  # they use batch statistics even in evaluation mode
@@ -77,10 +70,7 @@ class BatchNorms:
 
 
 def _stacklevel_of_user() -> int:
-    """Return the `stacklevel` with which a warning names the first caller outside this package.
-
-    From Python 3.12 on, `warnings.warn` can skip stack frames by file name itself (`skip_file_prefixes`).
-    """
+    # Python 3.12 and later have the parameter `skip_file_prefixes` of `warnings.warn` for this.
     package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:

@@ -1,7 +1,6 @@
-"""A dispatch mode in which random operations return values that are the same for a batch and for its parts.
+"""Replaces random numbers with fixed values, so that the losses of a batch and of its parts can be compared.
 
-Dropout passes its input through, noise is constant, and a random permutation shifts by one. So the losses of a batch
-and of its parts can be compared although the loss function draws random numbers.
+Dropout passes its input through, noise is constant, and a random permutation shifts by one.
 """
 
 from collections.abc import Callable
@@ -14,9 +13,7 @@ _PROBABILITIES: Final = ("dropout_p", "dropout", "p")
 
 
 class Settled(TorchDispatchMode):
-    """A dispatch mode that replaces random numbers with fixed values, and records the least precise dtype of the
-    computation.
-    """
+    """A dispatch mode that replaces random numbers with fixed values. It also records the least precise dtype."""
 
     supports_higher_order_operators = True
 
@@ -25,7 +22,7 @@ class Settled(TorchDispatchMode):
         self.coarsest = torch.float64
         self.has_drawn = False
         self.unsettled: set[str] = set()
-        """The names of the random operations that have run and for which this mode has no replacement."""
+        """The names of random operations that were run and cannot be replaced."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -62,6 +59,8 @@ def _given(args: Any, kwargs: Any, place: int, name: str, default: float) -> Any
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
+# Maps each operation that fills an existing tensor with random numbers to a function. The function returns the fixed
+# number to fill in instead.
 _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "bernoulli_": lambda args, kwargs: _given(args, kwargs, 0, "p", 0.5),
     "uniform_": lambda args, kwargs: 0.5 * (_given(args, kwargs, 0, "from", 0.0) + _given(args, kwargs, 1, "to", 1.0)),
@@ -72,10 +71,9 @@ _FILLED: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "geometric_": lambda args, kwargs: 2,
     "random_": lambda args, kwargs: args[0] if len(args) == 2 else 0,
 }
-"""The operations that fill an existing tensor with random numbers. Each has a function that returns the fixed value to
-fill in instead.
-"""
 
+# Maps each operation that returns a new tensor of random numbers to a function. The function returns a tensor of fixed
+# numbers instead.
 _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     **dict.fromkeys(("rand", "randn", "rand_like", "randn_like"), lambda made, args, kwargs: made.fill_(0.5)),
     "randint": lambda made, args, kwargs: made.fill_(_middle(args)),
@@ -92,7 +90,6 @@ _MADE: Final[dict[str, Callable[[torch.Tensor, Any, Any], torch.Tensor]]] = {
     ),
     "poisson": lambda made, args, kwargs: made.copy_(args[0].round()),
 }
-"""The operations that return a new tensor of random numbers. Each has a function that returns fixed values instead."""
 
 
 def _middle(args: Any) -> int:

@@ -1,3 +1,1 @@
-"""The program state that forward and backward change. The guard records it before an attempt, and restores it when the
-attempt fails.
-"""
+"""Records the state that forward and backward change, and restores it after a failed attempt."""

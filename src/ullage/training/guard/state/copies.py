@@ -1,7 +1,7 @@
-"""Detects and undoes writes to tensors that are neither buffers nor gradients.
+"""Detects and undoes writes to tensors other than buffers and gradients.
 
-A write is detected by the version counter of a tensor. Small tensors, and tensors that were seen to change, are copied
-and restored.
+A tensor's version counter shows whether it was written. Small tensors are copied in advance, large tensors only after
+the first write to them.
 """
 
 import copy
@@ -12,19 +12,17 @@ import torch
 from torch import nn
 
 SMALL_BYTES: Final = 1 << 20
-"""The size in bytes up to which a tensor is copied at every step."""
+"""The maximum size, in bytes, of a tensor that is copied at every step."""
 FIRST_BYTES: Final = 256 << 20
-"""The size in bytes above which a tensor is never copied."""
+"""The maximum size, in bytes, of a tensor that is copied at all."""
 
 
+# The types of tensors that one process can read alone. Reading a tensor that is sharded over ranks needs all ranks.
 _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
-"""The types of tensors that one process can read alone. For a tensor that is sharded over ranks, all ranks would have
-to take part.
-"""
 
 
 class WatchedTensors:
-    """A list of named tensors, with their recorded version counters, and copies of some of these tensors."""
+    """Tensors with their version counters. Some of the tensors are copied."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[str, torch.Tensor]] = []
@@ -35,19 +33,18 @@ class WatchedTensors:
         raise NotImplementedError
 
     def _learn(self, number: int) -> None:
-        """Make `record()` copy this tensor from now on, because the tensor was seen to change."""
         raise NotImplementedError
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the tensors that were not copied, with their names."""
+        """Return the names and tensors that have no copy."""
         return [one for number, one in enumerate(self._tensors) if number not in self._copies]
 
     def changed(self) -> list[str]:
-        """Return the names of the tensors that have changed since the last `record()`."""
+        """Return the names of the tensors that have changed since the last call of `record()`."""
         return [self._tensors[number][0] for number in range(len(self._versions)) if not self._is_same(number)]
 
     def restore(self) -> list[str]:
-        """Restore the tensors that were copied. Return the names of tensors that have changed but were not copied."""
+        """Restore the tensors from their copies. Return the names of changed tensors without a copy."""
         lost = []
         for number, (name, tensor) in enumerate(self._tensors[: len(self._versions)]):
             if self._is_same(number):
@@ -60,7 +57,7 @@ class WatchedTensors:
         return lost
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._tensors, kept._versions = list(self._tensors), list(self._versions)
         kept._copies = {number: one.clone() for number, one in self._copies.items()}
@@ -68,14 +65,14 @@ class WatchedTensors:
 
 
 class Copies(WatchedTensors):
-    """A list of watched tensors. Small tensors, and tensors that were seen to change, are copied too."""
+    """A record of tensors, with copies of the small ones and of those that have changed before."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
         """Create an empty list of tensors.
 
         Args:
-            changing: the names of large tensors that were seen to change; newly found names are added to this set.
-            is_copying: whether tensors of up to `SMALL_BYTES`, and tensors that change, are copied.
+            changing: the names of large tensors that have changed before. New names are added to this set.
+            is_copying: whether small tensors (up to `SMALL_BYTES`) and tensors that change are copied.
         """
         super().__init__()
         self._changing = set[str]() if changing is None else changing
@@ -83,7 +80,7 @@ class Copies(WatchedTensors):
         self._places: list[tuple[Any, ...]] = []
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add a tensor to the watched tensors."""
+        """Add a tensor to the record."""
         number = len(self._tensors)
         self._tensors.append((name, tensor))
         self._versions.append(version_of(tensor))
@@ -98,11 +95,10 @@ class Copies(WatchedTensors):
 
     @property
     def is_empty(self) -> bool:
-        """Whether this list of watched tensors is empty."""
         return not self._tensors
 
     def record(self) -> None:
-        """Record the version counters of the watched tensors again, and copy their values again."""
+        """Record the version counters of the tensors, and copy their values."""
         if not self._tensors:
             return
         self.settle()
@@ -125,9 +121,7 @@ class Copies(WatchedTensors):
                 torch._foreach_copy_(copies, sources)
 
     def settle(self) -> None:
-        """Find the watched tensors that have changed. They are copied from the next `record()` on, even if they are
-        large.
-        """
+        """Find the tensors that have changed. The next `record()` copies them even if they are large."""
         for number, (_, tensor) in enumerate(self._tensors):
             if version_of(tensor) != self._versions[number]:
                 self._learn(number)
@@ -143,14 +137,12 @@ class Copies(WatchedTensors):
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor, which has
-    no counter.
-    """
+    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the version counter of each tensor, which increases with each write to the tensor."""
+    """Return the version counters of these tensors."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:  # some are inference tensors
@@ -158,9 +150,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the address, shape and strides of a tensor. They change when the tensor is given other memory
-    (`tensor.data = ...`).
-    """
+    """Return the address, shape and strides of a tensor. They change after `tensor.data = ...`."""
     try:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
     except RuntimeError:  # a sparse or nested tensor, or a tensor without memory
@@ -168,7 +158,7 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits. NaN values with the same bits count as equal."""
+    """Return whether two tensors have the same bits, including NaN values."""
     if (tensor.shape, tensor.dtype, tensor.device) != (copy.shape, copy.dtype, copy.device):
         return False
     ours, theirs = (one.detach().resolve_conj().resolve_neg().contiguous().reshape(-1) for one in (tensor, copy))
@@ -176,9 +166,7 @@ def is_equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
 
 
 def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
-    """Write a copy into the tensor's current memory; give the tensor new memory if its shape, dtype or device has
-    changed.
-    """
+    """Write a copy back into a tensor. If its shape, dtype or device has changed, give it new memory."""
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         if (tensor.shape, tensor.dtype, tensor.device) == (copy.shape, copy.dtype, copy.device):
             tensor.copy_(copy)
@@ -187,7 +175,7 @@ def put_back(tensor: torch.Tensor, copy: torch.Tensor) -> None:
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Return whether each element of a tensor has separate memory, so that a copy of the tensor can be written back."""
+    """Return whether no two elements of a tensor share memory. Only then can a copy be written back."""
     return (
         not nn.parameter.is_lazy(tensor)
         and tensor.layout is torch.strided
@@ -197,19 +185,18 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 
 def is_plain_tensor(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor can be copied, and can be read without the help of other ranks."""
+    """Return whether a tensor can be copied by this process alone."""
     return type(tensor) in _PLAIN and can_be_copied(tensor)
 
 
+# The result of PyTorch's overlap check for a tensor whose elements share memory, such as an expanded tensor.
 _OVERLAPS: Final = 1
-"""The value of PyTorch's overlap check for a tensor whose elements certainly share memory, such as an expanded
-tensor.
-"""
 
 
 def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Return checksums of a tensor's bits. They also show writes through `.data`, which raise no version counter. None
-    for types of tensors whose bits cannot be read.
+    """Return checksums of a tensor's bits. Return None if the bits cannot be read.
+
+    Checksums detect writes through `.data`, which do not change the version counter.
     """
     try:
         if not is_plain_tensor(tensor):

@@ -1,8 +1,6 @@
-"""Settings that a loss function may change and leave changed when it fails.
+"""Records and restores settings that a loss function may change, such as `requires_grad` and autocast.
 
-They are a module's training mode, `requires_grad`, and whether gradients are recorded; settings of the whole process,
-such as autocast, the default dtype, the precision of matrix products, and hooks on saved tensors; and module hooks that
-the loss function has registered and not removed.
+They also include the training mode, process-wide settings of PyTorch, and module hooks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,29 +27,27 @@ _HOOKS_OF_PARAMETERS: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+# Returns the innermost saved-tensor hooks. Returns None in torch 2.6 and 2.7, which cannot report them.
 _top_hooks: Final[Callable[[], Any]] = partial(_top, True) if _top is not None else lambda: None  # noqa: FBT003
-"""A function that returns the innermost saved-tensor hooks; None with torch 2.6 and 2.7, which cannot report them."""
 
 
 def _nesting() -> int:
-    """Return the number of autocast contexts that are open."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
 
 def _close_autocasts(nesting: int) -> None:
-    """Close autocast contexts until `nesting` of them are open."""
     while _nesting() > nesting:
         torch.autocast_decrement_nesting()
     torch.clear_autocast_cache()
 
 
 def _drop_hooks(hooks: Any) -> None:
-    """Remove all saved-tensor hooks that were set later than these hooks."""
     while (top := _top_hooks()) is not None and top != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
+# The process-wide settings of PyTorch: the name of each, and the functions that read and set it.
 _SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]] = (
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     ("the precision of matrix products", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
@@ -66,30 +62,26 @@ _SWITCHES: Final[tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...]
     ),
     ("the saved-tensor hooks", _top_hooks, _drop_hooks),
 )
-"""The process-wide PyTorch settings: the name of each, and the functions that read and set it."""
 
 
 def _read_switches() -> tuple[Any, ...]:
-    """Return the current values of all process-wide settings."""
     return tuple([read() for _, read, _ in _SWITCHES])
 
 
 def switched(before: tuple[Any, ...]) -> list[str]:
-    """Return the names of the process-wide settings that differ from `before`."""
+    """Return the names of PyTorch's process-wide settings that differ from those in `before`."""
     return [name for (name, _, _), now, one in zip(_SWITCHES, _read_switches(), before, strict=True) if now != one]
 
 
 def switch_back(before: tuple[Any, ...]) -> None:
-    """Set all process-wide settings to their values in `before`."""
+    """Set PyTorch's process-wide settings to the values in `before`."""
     if _read_switches() != before:
         for (_, _, turn), one in zip(_SWITCHES, before, strict=True):
             turn(one)
 
 
 class Flags:
-    """The settings of modules and parameters, and PyTorch's process-wide settings. `record()` reads them before an
-    attempt; `restore()` sets them again if the attempt fails.
-    """
+    """A record of the settings of modules and parameters, and of PyTorch's process-wide settings."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -106,9 +98,7 @@ class Flags:
         )
 
     def changed(self) -> list[str]:
-        """Return the names of the settings that have changed since they were recorded, and of the modules that have new
-        hooks.
-        """
+        """Return the names of the settings that have changed, and of the modules that have new hooks."""
         if self._saved is None:
             return []
         training, requires_grad, _, next_id, switches = self._saved
@@ -126,7 +116,7 @@ class Flags:
         return found
 
     def restore(self) -> None:
-        """Set all settings to the recorded values, and remove the hooks that were registered since then."""
+        """Restore all settings, and remove new hooks."""
         if self._saved is None:
             return
         training, requires_grad, records_gradients, next_id, switches = self._saved
@@ -146,7 +136,7 @@ class Flags:
 
 
 class Hooks:
-    """A search for the hooks that the user's code has registered on modules and parameters."""
+    """Finds the hooks that the user has registered on modules and parameters."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
         self._modules = modules
@@ -155,9 +145,7 @@ class Hooks:
         self._own: list[Any] = []
 
     def own(self) -> list[Any]:
-        """Return the hooks that the user's code has registered. The modules are searched again only after a new hook
-        was registered in the process.
-        """
+        """Return the hooks that the user has registered."""
         if RemovableHandle.next_id != self._next_id:
             self._next_id = RemovableHandle.next_id
             every = _hooks_since(0, self._modules, self._parameters)
@@ -174,9 +162,7 @@ def _is_installed(hook: Any) -> bool:
 def _hooks_since(
     next_id: int, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]
 ) -> Iterator[tuple[Any, dict[int, Any], int]]:
-    """Yield the hooks of these modules and parameters whose id is `next_id` or higher. PyTorch numbers all hooks of a
-    process in rising order.
-    """
+    # PyTorch numbers the hooks of a process in the order of their creation.
     for owners, names in ((modules, _HOOKS_OF_MODULES), (parameters, _HOOKS_OF_PARAMETERS)):
         for owner in owners:
             for name in names:

@@ -1,7 +1,6 @@
-"""Records settings of PyTorch's own layers (such as `dropout.p`), and attributes that forward adds to layers and
-parameters.
+"""Records and restores the settings of PyTorch's layers, such as `dropout.p`.
 
-Because there are many layers, only their attributes are read at every step, and not the objects that these refer to.
+It also deletes attributes that a failed attempt has added to layers and parameters.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,27 +12,23 @@ from torch import nn
 from ullage.training.guard.state.objects.content_node import ATOMS
 
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
+# The settings of PyTorch's layers that cannot change in forward. They determine the layer's weights or how the layer is
+# called.
 _OF_WEIGHTS: Final = frozenset(
     f"{side}_{what}" for side in ("in", "out") for what in ("features", "channels")
 ) | {"kernel_size", "stride", "padding", "dilation", "transposed", "output_padding", "groups", "padding_mode"} | {
     *("num_embeddings", "embedding_dim", "num_features", "normalized_shape", "elementwise_affine", "affine"),
     *("inplace", "bias", "batch_first", "embed_dim", "kdim", "vdim", "head_dim", "num_heads", "d_model"),
 }  # fmt: skip
-"""The settings of PyTorch's layers that cannot change in forward, because they also determine a layer's weights or
-calls.
-"""
 
+# The prefixes of attributes that PyTorch adds when it compiles or shards a module.
 _OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
-"""The prefixes of the attributes that PyTorch itself adds to layers and parameters when it compiles or shards them."""
 
 
 class Layers:
-    """The settings of PyTorch's own layers. `record()` reads them before an attempt; `restore()` sets them again if the
-    attempt fails.
-    """
+    """A record of the settings of PyTorch's layers."""
 
     def __init__(self, layers: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:
-        """Create a record of the settings of these layers, and of the attributes of these layers and parameters."""
         by_name: dict[str, list[nn.Module]] = {}
         for layer in layers:
             for name, value in vars(layer).items():
@@ -42,7 +37,6 @@ class Layers:
         self._settings = [(name, attrgetter(name), owners) for name, owners in by_name.items()]
         self._owners: list[Any] = [*layers, *parameters]
         self.attributes = [vars(owner) for owner in self._owners]
-        """The attribute dictionary of each layer and parameter. It grows when an attribute is added."""
         self._names = [frozenset(some) for some in self.attributes]
         self._values: list[list[Any]] | None = None
 
@@ -67,16 +61,14 @@ class Layers:
                 yield from ((name, owner) for name in new if not name.startswith(_OF_PYTORCH))
 
     def changed(self) -> list[str]:
-        """Return the names of the layer settings that have changed, and of the attributes that were added, since the
-        last record.
-        """
+        """Return the names of settings that have changed, and of attributes that were added."""
         if self._values is None:
             return []
         changed = [(name, owner) for name, owner, _ in self._changed_settings()]
         return [f"{type(owner).__name__}.{name}" for name, owner in [*changed, *self._put_on()]]
 
     def restore(self) -> None:
-        """Set the layers' settings to the recorded values, and delete the attributes that were added since then."""
+        """Restore the layers' settings, and delete the attributes that were added."""
         if self._values is None:
             return
         for name, owner, before in list(self._changed_settings()):

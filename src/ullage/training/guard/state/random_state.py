@@ -1,7 +1,6 @@
-"""The states of the random number generators that a step may use: recorded before the step, and restored.
+"""Records and restores the global random number generators of Python, NumPy and PyTorch.
 
-These are the global generators of Python, NumPy (the legacy generator) and torch, on the CPU and on the GPUs.
-Generators that the user has created are not touched.
+Other generators, which the user has created, are not changed.
 """
 
 import ctypes
@@ -13,20 +12,17 @@ from typing import Any, Final
 
 import torch
 
+# The size of the state of a Mersenne Twister, in bytes: 624 words, and the index of the next word.
 _STATE_BYTES: Final = (624 + 1) * 4
-"""The size in bytes of the state of a Mersenne Twister: 624 words, and the index of the next word."""
 
 
 class RandomState:
-    """The states of the global random number generators. `record()` reads the states, and `restore()` sets them
-    again.
-    """
+    """A record of the states of the global random number generators."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
         self._devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
-        """The functions that read and set the state of each of PyTorch's random number generators."""
         self._numpy = _Numpy()
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
@@ -36,8 +32,9 @@ class RandomState:
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:
-        """Return whether Python's or NumPy's random number generator was used since the last record. PyTorch's
-        activation checkpointing does not restore these two generators.
+        """Return whether Python's or NumPy's generator was used since the last call of `record()`.
+
+        PyTorch's activation checkpointing does not restore these two.
         """
         if self._states is None:
             return False
@@ -45,14 +42,14 @@ class RandomState:
         return bool(random.getstate() != of_python or _words_of(self._numpy.state()) != _words_of(of_numpy))
 
     def are_any_used(self) -> bool:
-        """Return whether any random number generator was used since the last record."""
+        """Return whether any random number generator was used since the last call of `record()`."""
         if self._states is None:
             return False
         now = [read() for read, _ in self._of_torch]
         return self.are_others_used() or not all(map(torch.equal, now, self._states[0]))
 
     def restore(self) -> None:
-        """Set the random number generators to the recorded states. Do nothing if no states were recorded."""
+        """Restore the recorded states. Do nothing if there are none."""
         if self._states is None:
             return
         of_torch, of_python, of_numpy = self._states
@@ -62,15 +59,12 @@ class RandomState:
         self._numpy.set_state(of_numpy)
 
     def discard(self) -> None:
-        """Drop the recorded states of the random number generators."""
         self._states = None
 
 
 class _Numpy:
-    """NumPy's global random number generator. `get_state` is slow, so it is called only if the generator's memory has
-    changed, or if the user has replaced the generator by another type.
-    """
-
+    # `get_state` is slow. It is called only if the generator's memory has changed, or if the user has installed a
+    # generator of another type.
     def __init__(self) -> None:
         self._generator: Any = None
         self._memory: Any = None
@@ -105,7 +99,6 @@ def _words_of(state: dict[str, Any] | None) -> Any:
 
 
 def _generator_of(device: torch.device) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]:
-    """Return the functions that read and set the state of PyTorch's generator for a device."""
     if device.type in ("cpu", "cuda"):
         index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index
         generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[index]

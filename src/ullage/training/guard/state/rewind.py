@@ -1,10 +1,8 @@
-"""The side effects of forward and backward, recorded before an attempt and undone when it fails.
+"""Records the state that forward and backward may change, and restores it if they fail.
 
-These are random number states (Python, NumPy, torch on the CPU and on the GPUs), buffers such as BatchNorm's
-statistics, attributes of modules, variables of the loss function, parameters that forward writes, and gradients.
-Parameters that forward does not write are not copied. As in any training loop, backward adds to the gradients of
-earlier calls in place. If a failed attempt has already added n times to a gradient, these additions stay, and the first
-n additions of the next attempt are dropped as soon as they are made. If a change cannot be undone, an error names it.
+The state includes random number generators, buffers, attributes, variables of the loss function, and gradients.
+Parameters are copied only if forward writes them. If a failed attempt has already added to gradients of earlier calls,
+the retry skips these additions. If a change cannot be undone, an error names it.
 """
 
 import copy
@@ -31,14 +29,13 @@ from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
 
 Additions = Collection[tuple[int, int]]
-"""A set of in-place additions to gradients. Each is a pair of the parameter's index, and the gradient's version counter
-before the addition.
-"""
+"""Pairs of a parameter's index and a gradient's version counter. Each pair stands for one addition to a gradient."""
 
 
 class Rewind:
-    """A record of the state that forward and backward may change. `record()` is called before an attempt, `restore()`
-    if the attempt fails, and `commit()` if it succeeds.
+    """A record of the state that forward and backward may change.
+
+    Call `record()` before an attempt. Afterwards call `commit()` if it succeeded, or `restore()` if it failed.
     """
 
     def __init__(
@@ -49,9 +46,6 @@ class Rewind:
         *,
         optimizers: Sequence[Optimizer] = (),
     ) -> None:
-        """Create a record for these modules, their parameters and devices, and the optimizers that train the
-        parameters.
-        """
         self.parameters = parameters
         self.random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
@@ -78,26 +72,21 @@ class Rewind:
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules, parameters or attributes were added to the model or removed from it since this object was
-        created.
-        """
+        """Whether modules, parameters or attributes were added to the model or removed from it."""
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
-        """Set the loss function and the batch for the next attempts, so that their variables are recorded too. The
-        batch is None if it holds only tensors.
-        """
+        """Set the loss function and the batch of the next attempts. The batch is None if it contains only tensors."""
         self._subject = function, batch
         self._suspects = []
 
     def end(self) -> None:
-        """Drop the recorded variables of the loss function and of the batch."""
         self._subject = None, None
         self._around = self._in_forward = self._in_batch = NOTHING
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
-        """Record everything that the next attempt may change. `is_fresh` says that no parameter has a gradient."""
+        """Record the state before an attempt. `is_fresh` is True if no parameter has a gradient."""
         self._gradients = {}
         if not is_fresh:
             for index, gradient in enumerate(map(_gradient, self.parameters)):
@@ -117,7 +106,7 @@ class Rewind:
         self._is_recorded = True
 
     def restore(self) -> set[tuple[int, int]]:
-        """Restore everything that was recorded.
+        """Restore the recorded state.
 
         Returns:
             The additions that the failed attempt has made to gradients of earlier calls.
@@ -146,7 +135,6 @@ class Rewind:
         return finished
 
     def _restore_all_but_buffers(self) -> list[str]:
-        """Restore everything except buffers and gradients. Return the names of what cannot be restored."""
         self._flags.restore()
         self._layers.restore()
         self.random_state.restore()
@@ -155,7 +143,6 @@ class Rewind:
         return [name for one in watched for name in one.restore()]
 
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
-        """Record the objects that the loss function, the methods of modules and the batch refer to."""
         function, batch = self._subject
         around = in_forward = in_batch = NOTHING
         if self._kinds:
@@ -172,8 +159,9 @@ class Rewind:
         return around, in_forward, in_batch
 
     def changed(self) -> list[str]:
-        """Return the names of everything that a test run (an attempt without a backward) has changed. Random number
-        states, BatchNorm's statistics and metrics are left out, because no loss depends on them.
+        """Return the names of everything that a test run of forward has changed.
+
+        Random number generators, BatchNorm's statistics and metrics are left out, because no loss depends on them.
         """
         of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
         held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
@@ -189,8 +177,9 @@ class Rewind:
         )
 
     def left_alone(self) -> list[str]:
-        """Return the names of the changes that the guard does not restore: numbers and texts outside of the model that
-        the loss function has changed, and caches with new entries, which may hold random numbers.
+        """Return the names of changes that the guard does not undo.
+
+        These are numbers and strings outside the model, and new entries of caches.
         """
         held = (self._around, self._in_forward, *self._attributes.records)
         caches = [name for one in held for name in one.only_told()]
@@ -198,12 +187,13 @@ class Rewind:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the next call of `check` or `commit` compares tensors. Such a comparison may run out of memory."""
+        """Whether the next call of `check` or `commit` compares tensors, which may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
-        """Record a checksum of every watched tensor that has no copy, before an attempt is retried. If the retry
-        changes a tensor, the failed attempt has changed it too, by a write that raises no version counter (`.data`).
+        """Record checksums of the tensors without a copy before a retry.
+
+        They detect writes through `.data`, which do not change the version counter.
         """
         held = (*self._attributes.records, self._around, self._in_forward)
         uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
@@ -211,7 +201,6 @@ class Rewind:
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
-        """Return the names of the tensors whose contents no longer have the recorded checksums."""
         found = []
         for name, tensor, digest in self._suspects:
             now = digest_of(tensor) if digest is not None else None
@@ -221,10 +210,10 @@ class Rewind:
         return found
 
     def check(self) -> None:
-        """Check, after a retry has succeeded, that the failed attempt before it left no changes.
+        """Check, after a successful retry, that the failed attempt left no changes.
 
         Raises:
-            RuntimeError: a tensor without a copy has changed. Everything else has been restored.
+            RuntimeError: a tensor without a copy has changed. Everything else was restored.
         """
         found = self._found_out()
         if found:
@@ -233,12 +222,8 @@ class Rewind:
             raise RuntimeError(_text_of_lost(found))
 
     def _check_apart(self, finished: Additions) -> None:
-        """Raise an error if the gradients to which the failed attempt has added cannot be identified. This is the case
-        if gradients are views of one tensor, which share a version counter.
-
-        Raises:
-            RuntimeError: several gradients share memory, and at least one of them was added to.
-        """
+        # Gradients that are views of one tensor share a version counter, so the additions to each of them cannot be
+        # identified.
         if not finished:
             return
         memories = Counter(_memory(gradient) for gradient, _ in self._gradients.values())
@@ -263,11 +248,9 @@ class Rewind:
         self._metrics.settle()
 
     def mark(self) -> Callable[[], bool]:
-        """Copy the current record. Return a function that restores the copied state, even after later calls of
-        `record()`.
+        """Copy the record, and return a function that restores the copied state.
 
-        The returned function returns whether it had to set gradients of earlier calls to None, because the attempt had
-        added to them.
+        The function returns True if it had to set accumulated gradients to None.
         """
         kept = copy.copy(self)
         kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
@@ -286,8 +269,8 @@ class Rewind:
         return restore
 
     def drop(self, finished: Additions) -> bool:
-        """Set those gradients to None to which a failed attempt has added. Return whether there were any such
-        gradients.
+        """If a failed attempt has added to a gradient, set the gradient to None. Return whether there was such a
+        gradient.
         """
         for index, _ in finished:
             self.parameters[index].grad = None
@@ -295,8 +278,7 @@ class Rewind:
 
     @contextmanager
     def without(self, finished: Additions) -> Iterator[None]:
-        """Ignore, inside this context, the additions to gradients that a failed attempt has already made. They are the
-        first additions to these gradients.
+        """Inside this context, skip additions to gradients that a failed attempt has already made.
 
         Raises:
             RuntimeError: a gradient was added to, but fewer times than the failed attempt had added to it.
@@ -324,9 +306,7 @@ class Rewind:
 def _attributes_of(
     modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
 ) -> tuple[WatchedContents, WatchedContents]:
-    """Return two records of attributes. The first is for parameters and modules, except metrics and PyTorch's own
-    layers, which keep their state in buffers. The second is for metrics.
-    """
+    # PyTorch's own layers are left out of the first record, because they keep their state in buffers.
     named = {child: name for module in modules for name, child in module.named_modules()}
     metrics = {id(module) for module in named if _is_metric(module)}
     known = {id(module) for module in named if _is_layer(module)}
@@ -352,7 +332,6 @@ def _is_metric(module: nn.Module) -> bool:
 
 
 def _is_layer(module: nn.Module) -> bool:
-    """Return whether a module is one of PyTorch's own layers, whose forward does not change attributes."""
     return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
 
 
@@ -365,19 +344,14 @@ def _text_of_lost(names: Sequence[str]) -> str:
     )
 
 
+# The attribute in which Lightning keeps the metrics of a module by name. Lightning adds it when the first metric is
+# logged.
 _LIST_OF_METRICS: Final = "._metric_attributes"
-"""The attribute that Lightning adds to a module when the first metric is logged. It holds the module's metrics by
-name.
-"""
+# The maximum number of names in an error message.
 _NAMES: Final = 6
-"""The maximum number of names that an error message lists."""
 
 
 class _RepeatedAdditions:
-    """A filter for the additions to one parameter's gradient in a retry. It drops the first additions, because the
-    failed attempt has already made them.
-    """
-
     def __init__(self, parameter: nn.Parameter, count: int) -> None:
         self._parameter = parameter
         self._count = self._left = count
@@ -392,9 +366,7 @@ class _RepeatedAdditions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the retry has made either all of the additions that the failed attempt made to this gradient, or none
-        because its items do not use the parameter.
-        """
+        # also True if the retry made none, because its items do not use the parameter
         return self._left in (0, self._count)
 
     def finish(self) -> None:
@@ -404,10 +376,6 @@ class _RepeatedAdditions:
 
 
 class _Buffers:
-    """The buffers of a model's modules, and their copies. One call of `torch._foreach_copy_` copies a whole list of
-    buffers.
-    """
-
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         every = [child for module in modules for child in module.modules()]
         # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
@@ -417,7 +385,6 @@ class _Buffers:
         self._empty = self._dicts
         self._names: list[str] = []
         self._replaces = False
-        """Whether a training step was seen to assign another tensor to a buffer."""
         self._places: list[tuple[nn.Module, str]] = []
         self._tensors: list[torch.Tensor | None] = []
         self._versions: dict[int, int] = {}
@@ -447,7 +414,6 @@ class _Buffers:
         return list(chain.from_iterable(map(dict.values, self._full)))
 
     def _refresh(self) -> None:
-        """Update the list of buffers, because buffers were added or another tensor was assigned to one."""
         self._full = [buffers for buffers in self._dicts if buffers]
         self._empty = [buffers for buffers in self._dicts if not buffers]
         names = list(chain.from_iterable(self._full))
@@ -462,7 +428,6 @@ class _Buffers:
         self._make_copies(self._now())
 
     def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
-        """Allocate a copy of each buffer, and group buffers and copies by device and dtype for copying."""
         self._tensors = []
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for place, tensor in enumerate(tensors):
@@ -506,7 +471,6 @@ class _Buffers:
             )
 
     def write_back(self) -> None:
-        """Restore the recorded values of the buffers, and delete buffers that were added since then."""
         known = {(id(module), name) for module, name in self._places}
         for module in self._modules:
             for name in [name for name in module._buffers if (id(module), name) not in known]:
@@ -518,7 +482,6 @@ class _Buffers:
                     tensor.copy_(self._copies[place])
 
     def changed(self) -> list[str]:
-        """Return the names of the buffers that have changed since they were recorded, except BatchNorm's statistics."""
         if not self._is_recorded:
             return []
         found = []
@@ -533,15 +496,11 @@ class _Buffers:
         return found
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._copies = {place: one.clone() for place, one in self._copies.items()}
         return kept
 
     def commit(self) -> None:
-        """Drop the copies of large buffers that never change, and the references to tensors that are no longer
-        buffers.
-        """
         if not (self._watched or self._replaces):
             return
         tensors = self._now()
@@ -557,9 +516,8 @@ class _Buffers:
             self._is_recorded = False
 
     def _is_unchanged(self, place: int) -> bool:
-        """Return whether a buffer is assumed to be a constant table. This is not assumed for a persistent buffer of
-        floating-point numbers, because a write through `.data` would not raise its version counter.
-        """
+        # A persistent buffer of floating-point numbers never counts as a constant table. A write through `.data` could
+        # change it without changing its version counter.
         module, name = self._places[place]
         tensor = self._tensors[place]
         is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
@@ -570,9 +528,7 @@ _LAZY: Final = -2
 
 
 def _version_of(tensor: torch.Tensor | None) -> int:
-    """Return a tensor's version counter, which increases with each write. Return -1 for an inference tensor, and -2 for
-    a lazy or missing tensor.
-    """
+    # -1 for an inference tensor, -2 for a lazy or missing tensor
     if tensor is None or is_lazy(tensor):
         return _LAZY
     return version_of(tensor)
@@ -583,9 +539,6 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return a key that identifies a tensor's storage. For a tensor without a single storage, such as a sparse tensor,
-    return the tensor's id.
-    """
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 

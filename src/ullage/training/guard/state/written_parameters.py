@@ -1,8 +1,6 @@
-"""Detects and restores parameters that forward itself writes, such as the key encoder in momentum contrast.
+"""Detects and restores parameters that forward writes, such as the key encoder in momentum contrast.
 
-Only parameters that were seen to be written are copied. Parameters that no optimizer trains are compared once, at the
-first step. A later write to any other parameter is detected by its version counter; a write through `.data` is detected
-when the step is retried.
+A write is detected by the version counter. A write through `.data` is detected when the step is retried.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -25,26 +23,21 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """The parameters of a model, with copies of those parameters that forward itself writes."""
+    """A record of a model's parameters. Those that forward writes are copied."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
-        """Create a record of named parameters. `trained` has the `id`s of the parameters that an optimizer trains."""
         super().__init__()
         self._tensors = list(named)
         self._parameters: list[torch.Tensor] = [parameter for _, parameter in named]
         self._trained = trained
         self._digests: dict[int, tuple[int, ...] | None] = {}
         self._written: list[int] = []
-        """The indices of the parameters that forward was seen to write in place."""
         self.is_first = True
-        """Whether the guard has not yet completed any attempt at forward and backward."""
         self._unmade: set[int] = set()
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
-        """Record the version counters of the parameters, and copy the parameters that forward writes. The first call
-        also copies the parameters that no optimizer trains, or records their checksums.
-        """
+        """Record the version counters of the parameters, and copy those that forward writes."""
         self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         self._versions = versions_of(self._parameters)
         if self.is_first and not self._copies and not self._digests:
@@ -75,7 +68,7 @@ class WrittenParameters(WatchedTensors):
             copy.copy_(parameter)
 
     def settle(self) -> None:
-        """Find the parameters that the attempt has written. They are copied from the next `record()` on."""
+        """Find the parameters that were written. The next `record()` copies them."""
         if self.is_first:
             self.is_first = False
             for number in [*self._copies, *self._digests]:
@@ -97,7 +90,7 @@ class WrittenParameters(WatchedTensors):
             self._written.append(number)
 
     def learn(self, name: str) -> None:
-        """Copy the parameter with this name from now on, because it was seen to change."""
+        """Copy the parameter with this name from now on."""
         names = [one for one, _ in self._tensors]
         if name in names:
             self._learn(names.index(name))
@@ -116,18 +109,16 @@ class WrittenParameters(WatchedTensors):
         return digest is None or before is None or digest == before
 
     def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the parameters that were not copied, with their names."""
         left_out = self._copies.keys() | self._lazy
         return [one for number, one in enumerate(self._tensors) if number not in left_out]
 
 
 def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters that these optimizers train."""
     return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters of these modules with the names that error messages use for them."""
+    """Return the parameters of these modules and their names for error messages."""
     names: dict[int, Any] = {}
     for module in modules:
         for name, parameter in module.named_parameters():

@@ -1,1 +1,1 @@
-"""Verdicts on out-of-memory messages of programs other than PyTorch, with the settings of those programs."""
+"""Explains out-of-memory messages of programs other than PyTorch. The advice names settings of those programs."""

@@ -1,8 +1,4 @@
-"""Selection of the function that returns the verdict on another program's message, and of that program's settings as
-remedies for PyTorch's errors.
-
-The keys are the names of wordings in `ullage.recorded.message.program_wording`.
-"""
+"""Selects the function that explains an out-of-memory message of another program, such as vLLM."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -63,27 +59,27 @@ _INSTEAD: Final = {
     "CuPy": libraries.CUPY_FREE,
     "another framework": others.SMALLER,
 }
+# The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server.
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
-"""The most memory that CUDA graphs, NCCL and kernel libraries normally hold in a model server, in bytes."""
 
 
 def judge_program(message: Message, server: ServerMemory | None) -> TextVerdict | None:
-    """Return the verdict on a message that another program wrote; None if the message is not from a known program."""
+    """Return the explanation of a message of another program, or None if the program is not known."""
     judge = _JUDGES.get(message.wording)
     return judge(message, server) if callable(judge) else judge
 
 
 def libraries_bytes(found: FoundMessage) -> int:
-    """Return the most bytes that libraries normally hold outside PyTorch's allocator, depending on whether the log is
-    from a model server.
+    """Return the most memory that libraries normally hold outside PyTorch's allocator. It is larger for model
+    servers.
     """
     is_server = found.server is not None or bool({"vLLM", "SGLang"} & set(found.context))
     return _SERVER_LIBRARIES_BYTES if is_server else CONTEXT_BYTES
 
 
 def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
-    """Return the verdict on an error of PyTorch, CUDA or a library. If the log is from a known program, the remedies
-    are settings of that program.
+    """Explain an error of PyTorch, CUDA or a library. If it came from a known program, the advice names that program's
+    settings.
     """
     is_before_loading = found.message.kind is MessageKind.DRIVER and is_first_call(found.frames, found.statement)
     if found.message.kind not in _OF_THE_CARD or is_before_loading:

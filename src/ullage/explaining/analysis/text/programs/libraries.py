@@ -1,4 +1,6 @@
-"""Verdicts on libraries with their own GPU memory: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS (RMM), faiss."""
+"""Explains errors of libraries that allocate GPU memory themselves: onnxruntime, bitsandbytes, Triton, CuPy, RAPIDS
+(RMM), faiss.
+"""
 
 from typing import Final
 
@@ -36,9 +38,7 @@ RMM: Final = TextVerdict(
 
 
 def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an allocation that failed in onnxruntime's arena; the message does not say whether GPU or
-    host memory ran out.
-    """
+    """Explain a failed allocation in onnxruntime. Its message does not say whether GPU or host memory ran out."""
     asked = text_of_bytes(message.requested_bytes or 0)
     if (message.requested_bytes or 0) > BOGUS_BYTES:
         return TextVerdict(
@@ -62,9 +62,7 @@ def onnxruntime(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a CUDA error within bitsandbytes; the message contains only a line number of bitsandbytes'
-    source code.
-    """
+    """Explain a CUDA error in bitsandbytes. Its message contains a source line number but no sizes."""
     if ".cu" in message.text:
         return TextVerdict(
             cause=Cause.DISGUISED,
@@ -87,7 +85,7 @@ def bitsandbytes(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of CuPy's pool, whose message has the size of the pool."""
+    """Explain a failed allocation in CuPy's memory pool. Its message contains the size of the pool."""
     asked, held = message.requested_bytes or 0, message.allocated_bytes or 0
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
@@ -101,7 +99,7 @@ def cupy(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def faiss(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of faiss, which allocates from the driver independently of PyTorch."""
+    """Explain a failed allocation in faiss, which requests memory directly from the driver."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
     return TextVerdict(

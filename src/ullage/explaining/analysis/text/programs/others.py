@@ -1,7 +1,4 @@
-"""Verdicts on programs that share the GPU with PyTorch, and on error messages of unknown form.
-
-JAX, TensorFlow and llama.cpp have their own GPU memory, which PyTorch's settings do not affect.
-"""
+"""Explains memory errors of JAX, TensorFlow and llama.cpp, and messages of unknown form."""
 
 from typing import Final
 
@@ -47,7 +44,7 @@ TENSORFLOW_COPY: Final = TextVerdict(
 
 
 def another_program(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a message of JAX, TensorFlow or llama.cpp."""
+    """Explain an out-of-memory message of JAX, TensorFlow or llama.cpp."""
     program = message.backend or "a program"
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "the requested memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
@@ -86,7 +83,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on an out-of-memory message in words that no known program uses."""
+    """Explain an out-of-memory message that belongs to no known program."""
     asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
     if (full := _full_by_its_figures(message, (SMALLER,))) is not None:
         return full
@@ -133,9 +130,6 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def _full_by_its_figures(message: Message, remedies: tuple[Remedy, ...]) -> TextVerdict | None:
-    """Return the verdict on a message that contains the requested and the free bytes, if fewer bytes were free than
-    requested; otherwise None.
-    """
     requested, free, total = message.requested_bytes, message.free_bytes, message.total_bytes
     if requested is None or free is None or requested < free:
         return None

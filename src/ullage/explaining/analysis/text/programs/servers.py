@@ -1,4 +1,4 @@
-"""Verdicts on text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy and Ray."""
+"""Explains memory errors of text-generation-inference, TensorRT-LLM, TensorRT, LMDeploy and Ray."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ TRTLLM_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on a CUDA driver error within TensorRT-LLM; the error message has no figures."""
+"""The explanation of a CUDA driver error in TensorRT-LLM. Its message contains no sizes."""
 TENSORRT_DRIVER: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="TensorRT could not get GPU memory from the driver; the message does not contain the requested size.",
@@ -33,7 +33,7 @@ TENSORRT_DRIVER: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on an allocation of TensorRT that the CUDA driver refused; the error message has no figures."""
+"""The explanation of an allocation in TensorRT that the CUDA driver refused. Its message contains no sizes."""
 LMDEPLOY: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence="LMDeploy's engine (TurboMind) could not get GPU memory; the message does not contain the requested size.",
@@ -46,7 +46,7 @@ LMDEPLOY: Final = TextVerdict(
     ),
     notes=(SEE_NVIDIA_SMI,),
 )
-"""The verdict on an out-of-memory error of TurboMind, LMDeploy's engine; the error message has no figures."""
+"""The explanation of an out-of-memory error in TurboMind, LMDeploy's engine. Its message contains no sizes."""
 RAY_PERHAPS: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -57,14 +57,12 @@ RAY_PERHAPS: Final = TextVerdict(
         "the last lines of the worker's log are in /tmp/ray/session_latest/logs",
     ),
 )
-"""The verdict on a worker that ended for a reason that Ray does not know; one reason on Ray's list is that host memory
-ran out.
-"""
+"""The explanation of a Ray worker that ended for an unknown reason. Host memory may have run out."""
 
 
 def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a warm-up of text-generation-inference that ran out of memory. The warm-up runs the largest
-    batch that the settings allow.
+    """Explain a warm-up of text-generation-inference that ran out of memory. The warm-up runs the largest allowed
+    batch.
     """
     total, prefill = message.said.get("total_tokens"), message.said.get("prefill_tokens")
     asked = f"{total} tokens in total" if total else f"{prefill} prefill tokens" if prefill else "its largest batch"
@@ -81,7 +79,7 @@ def tgi(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a failure of TensorRT-LLM's executor to create one of its components."""
+    """Explain why TensorRT-LLM's executor could not create one of its components."""
     component = message.said.get("component", "a component").strip()
     figures = ""
     if message.free_bytes is not None and message.total_bytes is not None:
@@ -106,7 +104,7 @@ def trtllm_executor(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on TensorRT's warning that one algorithm for a layer needs more memory than is free."""
+    """Explain TensorRT's warning that an algorithm for a layer needs more memory than is free."""
     asked = f" ({text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
@@ -121,7 +119,7 @@ def tensorrt_tactic(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on TensorRT's builder if every algorithm for a layer needed more memory than was free."""
+    """Explain why TensorRT could not build an engine: every algorithm for a layer needs more memory than is free."""
     asked = f" (the last {text_of_bytes(message.requested_bytes)})" if message.requested_bytes is not None else ""
     return TextVerdict(
         cause=Cause.TRULY_FULL,
@@ -138,7 +136,7 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
 
 
 def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on FlashInfer's own allocator, which allocates from a workspace of fixed size."""
+    """Explain that FlashInfer's workspace, which has a fixed size, is too small."""
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes is not None else "the requested memory"
     return TextVerdict(
         cause=Cause.LIMIT,
@@ -158,7 +156,7 @@ def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def ray(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on a task that Ray has ended because host memory ran low."""
+    """Explain why Ray ended a task when host memory was nearly used up."""
     used, total, said = message.host_used_bytes, message.host_total_bytes, message.said
     figures = ""
     if used is not None and total is not None:

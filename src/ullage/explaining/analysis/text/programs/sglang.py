@@ -1,5 +1,5 @@
-"""Verdicts on SGLang and its setting mem_fraction_static, the share of free memory for weights and KV cache
-together.
+"""Explains memory errors of SGLang. Its setting `mem_fraction_static` is the share of free memory for weights and KV
+cache.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ REQUESTS: Final = TextVerdict(
         estimate("a lower max_running_requests", "as the message recommends; requests then wait for a free slot"),
     ),
 )
-"""The verdict on "alloc_req_slots runs out of memory": the table of running requests, which has a fixed length."""
+"""The explanation of "alloc_req_slots runs out of memory": the table of running requests is full."""
 STATES: Final = TextVerdict(
     cause=Cause.LIMIT,
     sentence=(
@@ -31,11 +31,11 @@ STATES: Final = TextVerdict(
         estimate("a lower max_running_requests", "each request has its own state"),
     ),
 )
-"""The verdict on "Not enough space for mamba cache": the pool of states of linear-attention layers."""
+"""The explanation of "Not enough space for mamba cache": the state pool of linear-attention layers is full."""
 
 
 def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Not enough memory. Please try to increase --mem-fraction-static"."""
+    """Explain SGLang's error "Not enough memory. Please try to increase --mem-fraction-static"."""
     now = f" (now {message.said['fraction']})" if "fraction" in message.said else ""
     sentence = (
         "The weights alone use up SGLang's share for weights and KV cache (mem_fraction_static), so no memory is "
@@ -71,7 +71,7 @@ def fraction(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
+    """Explain SGLang's error "Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=...".
 
     The least share in the message is 1 - free after loading / free before. It includes memory that another program took
     meanwhile, but not the memory that SGLang reserves in addition to the weights.
@@ -122,7 +122,7 @@ def weights(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Decode out of memory": the token pool, which has a fixed size, is full."""
+    """Explain SGLang's error "Decode out of memory": the token pool, which has a fixed size, is full."""
     wanted, free, window = (
         int(message.said[name]) if name in message.said else None for name in ("wanted", "available", "window")
     )
@@ -163,7 +163,7 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
 def in_sglang(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
-    """Return the verdict on an error of PyTorch or CUDA within SGLang, with SGLang's settings as remedies."""
+    """Explain an error of PyTorch or CUDA in SGLang. The advice names SGLang's settings."""
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
     lower = estimate("a lower mem_fraction_static", "activations and graphs use the rest of the GPU's memory")
     if missing and message.total_bytes:

@@ -1,7 +1,4 @@
-"""Verdicts on vLLM and its budget for weights, activations and KV cache: gpu_memory_utilization x the GPU's memory.
-
-This module knows vLLM's settings and error messages; `message.server_log` parses the log of vLLM's start.
-"""
+"""Explains memory errors of vLLM. Its memory budget is gpu_memory_utilization times the GPU's memory."""
 
 from dataclasses import replace
 from typing import Final
@@ -14,10 +11,10 @@ from ullage.recorded.message.figure import bytes_of
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.server_log import ServerMemory
 
+# The largest plausible size in bytes of the CUDA context of a vLLM process.
 _CONTEXT_BYTES: Final = GIB
-"""The largest plausible size in bytes of the CUDA context of a vLLM process."""
+# The lowest value of gpu_memory_utilization that is recommended. No useful model fits in less memory.
 _LEAST_SHARE: Final = 0.1
-"""The least value of gpu_memory_utilization that is recommended, because no useful model fits in less."""
 _BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
 _SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
@@ -39,11 +36,11 @@ CUMEM: Final = TextVerdict(
         estimate("a lower gpu_memory_utilization", "the trainer and vLLM's budget must fit on the GPU together"),
     ),
 )
-"""The verdict on a driver error in vLLM's allocator for sleep and wake_up."""
+"""The explanation of a driver error in vLLM's allocator for sleep and wake_up."""
 
 
 def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "No available memory for the cache blocks"."""
+    """Explain vLLM's error "No available memory for the cache blocks"."""
     used = server.taken_bytes if server is not None else None
     if server is None or used is None or server.total_bytes is None:
         lacking = -min(0, server.kv_cache_bytes or 0) if server is not None else 0
@@ -97,7 +94,7 @@ def no_blocks(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Free memory on device ... on startup is less than desired GPU memory utilization"."""
+    """Explain vLLM's error "Free memory on device ... on startup is less than desired GPU memory utilization"."""
     free, total = message.free_bytes, message.total_bytes
     if free is None or total is None or "wanted_bytes" not in message.said:
         return TextVerdict(
@@ -140,7 +137,7 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def length(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "To serve at least one request with the model's max seq len ..., ... GiB KV cache is
+    """Explain vLLM's error "To serve at least one request with the model's max seq len ..., ... GiB KV cache is
     needed".
     """
     said = message.said
@@ -176,7 +173,7 @@ def length(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "max seq len ... is larger than the maximum number of tokens that can be stored in KV
+    """Explain vLLM's error "max seq len ... is larger than the maximum number of tokens that can be stored in KV
     cache".
     """
     said = message.said
@@ -205,7 +202,7 @@ def tokens(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "CUDA out of memory occurred when warming up sampler"."""
+    """Explain vLLM's error "CUDA out of memory occurred when warming up sampler"."""
     requests = message.said.get("requests")
     lower = f"max_num_seqs below {requests}" if requests else "a lower max_num_seqs"
     return TextVerdict(
@@ -222,7 +219,7 @@ def sampler(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 
 def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
-    """Return the verdict on "Error in memory profiling": free memory grew while vLLM measured its own use."""
+    """Explain vLLM's error "Error in memory profiling": free memory grew while vLLM measured its own use."""
     said = message.said
     before, after = (max(0, bytes_of(said.get(name, "0"))) for name in ("before_bytes", "after_bytes"))
     if after <= before:
@@ -251,7 +248,7 @@ def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
 def in_vllm(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
-    """Return the verdict on an error of PyTorch or CUDA within vLLM, with vLLM's settings as remedies."""
+    """Explain an error of PyTorch or CUDA in vLLM. The advice names vLLM's settings."""
     if verdict.cause is Cause.CANNOT_TELL and server is not None:
         verdict = _by_its_log(verdict, message, server)
     missing = max(0, (message.requested_bytes or 0) - (message.free_bytes or 0))
@@ -294,9 +291,6 @@ def in_vllm(
 
 
 def _by_its_log(verdict: TextVerdict, message: Message, server: ServerMemory) -> TextVerdict:
-    """Return the verdict that the GPU was full, if vLLM's log shows that vLLM planned to use nearly all of the GPU.
-    Otherwise, return the given verdict.
-    """
     taken, total = server.taken_bytes, server.total_bytes
     if taken is None or total is None or server.kv_cache_bytes is None or server.kv_cache_bytes <= 0:
         return verdict

@@ -1,3 +1,1 @@
-"""Records and restores the Python objects that a training step may change: lists, dictionaries, attributes, and
-variables of functions.
-"""
+"""Records and restores Python objects that a training step may change, such as lists and attributes."""

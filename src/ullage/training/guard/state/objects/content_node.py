@@ -1,6 +1,4 @@
-"""Records of single Python objects. A record knows what an object contained, whether the object has changed, and how to
-restore it.
-"""
+"""Records the state of single Python objects, detects changes, and undoes them."""
 
 import io
 import operator
@@ -16,24 +14,20 @@ import torch
 from torch import nn
 
 FEW: Final = 4096
-"""The largest number of elements for which a container is recorded in full. For a larger container, only the length and
-the elements at both ends are compared.
+"""The maximum number of elements of a container that is fully recorded. Larger containers are compared only at both
+ends.
 """
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
-"""The Python and PyTorch types whose values cannot change."""
+"""The Python and PyTorch types whose instances cannot change."""
 
 
 class ContentNode:
-    """The record of what one Python object contained."""
+    """A record of the state of one Python object."""
 
     always_counts = False
-    """Whether a change of this object matters even if only numbers have changed. For other objects outside of the
-    model, such a change does not matter.
-    """
+    """Whether a change counts even if only numbers have changed."""
     is_only_told = False
-    """Whether a change of this object is only reported. Such a change does not raise an error, and does not prevent a
-    batch from being split.
-    """
+    """Whether a change of this object is only reported, and raises no error."""
 
     def __init__(self, path: str, value: Any) -> None:
         self.path = path
@@ -51,20 +45,18 @@ class ContentNode:
         raise NotImplementedError
 
     def put_back(self) -> bool:
-        """Restore the recorded content of the object. Return False if it cannot be restored."""
+        """Restore the object. Return False if this is not possible."""
         return False
 
     def names(self) -> list[str]:
         return [self.path]
 
     def other(self) -> list[Any]:
-        """Return the objects to which this object refers either now or in the record, but not both. For an object whose
-        state is a value, return the object itself.
-        """
+        """Return the references that were added or removed since the object was recorded."""
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Return whether the object's references are the same as in the record, apart from numbers and texts."""
+        """Return whether only numbers and strings have changed since the object was recorded."""
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -72,7 +64,7 @@ class ContentNode:
 
 
 class DictNode(ContentNode):
-    """The record of the contents of a dictionary, or of the attributes of an object."""
+    """A record of a dictionary or of an object's attributes."""
 
     def __init__(
         self,
@@ -127,7 +119,7 @@ class DictNode(ContentNode):
 
 
 class ClassNode(DictNode):
-    """The record of the attributes of a class."""
+    """A record of the attributes of a class."""
 
     def __init__(self, path: str, owner: type) -> None:
         self._owner = owner
@@ -150,7 +142,7 @@ _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
 
 
 class SlotsNode(ContentNode):
-    """The record of the attributes of an object whose class uses `__slots__`."""
+    """A record of the attributes of an object whose class uses `__slots__`."""
 
     def other(self) -> list[Any]:
         return _others(self.read().values(), self.saved.values())
@@ -176,7 +168,7 @@ class SlotsNode(ContentNode):
 
 
 class ElementsNode(ContentNode):
-    """The record of the contents of a list, a tuple, a deque, a set or a bytearray."""
+    """A record of the elements of a list, a tuple, a deque, a set or a bytearray."""
 
     def other(self) -> list[Any]:
         return _others(self.value, self.saved)
@@ -205,13 +197,13 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a container whose class the user's code defines."""
+    """Yield the attributes of a container whose class is user code."""
     if attributes := getattr(container, "__dict__", None):
         yield f"{path}.__dict__", attributes
 
 
 class LargeNode(ContentNode):
-    """The record of a container with many elements. Only its length and the elements at both ends are compared."""
+    """A record of a large container. Only its length and both ends are compared."""
 
     def read(self) -> Any:
         first = next(iter(self.value))
@@ -224,7 +216,7 @@ class LargeNode(ContentNode):
 
 
 class StateNode(ContentNode):
-    """The record of an object whose whole state can be read and set, such as a random number generator or an array."""
+    """A record of an object whose state can be read and set as a whole, such as a random number generator."""
 
     def __init__(
         self,
@@ -251,9 +243,7 @@ class StateNode(ContentNode):
 
 
 class ReferenceNode(StateNode):
-    """The record of a variable that refers to one object or has no value: a name in a namespace, a variable of a
-    function, or a context variable.
-    """
+    """A record of the value of one variable, which may be unset."""
 
     def is_same(self) -> bool:
         return self._state_of() is self.saved
@@ -267,7 +257,7 @@ class ReferenceNode(StateNode):
 
 
 def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
-    """Return the record of one closure variable of a function."""
+    """Return a record of one closure variable of a function."""
 
     def read() -> Any:
         try:
@@ -285,7 +275,7 @@ def reference_of_cell(path: str, cell: CellType) -> ReferenceNode:
 
 
 class ProgressNode(ContentNode):
-    """The record of an iterator. A guard can detect that the iterator has advanced, but cannot move it back."""
+    """A record of an iterator. If it has advanced, this is detected but cannot be undone."""
 
     def read(self) -> Any:
         one = self.value
@@ -330,14 +320,12 @@ class ProgressNode(ContentNode):
             yield self.path, one._sampler_iter
 
 
+# The types of iterators that contain another iterator and advance it, such as `zip` and `map`.
 _AROUND_OTHERS: Final = (zip, map, filter, enumerate)
-"""The types of iterators that advance another iterator when they advance, such as `zip` and `map`."""
 
 
 def _place_in(file: io.IOBase) -> int:
-    """Return the position from which a file is read next. Return 0 for a file that is only written, and -1 if the
-    position is not known.
-    """
+    # 0 for a file that is only written, -1 if the position is unknown
     try:
         return file.tell() if file.readable() and file.seekable() else 0
     except OSError:  # the file is being read line by line
@@ -347,24 +335,21 @@ def _place_in(file: io.IOBase) -> int:
 
 
 UNSET: Final = object()
-"""A marker that is recorded in place of a value if a variable has no value."""
+"""The recorded value of a variable that is unset."""
 
 
 def _key(key: Any) -> Any:
-    """Return a short form of a dictionary key for error messages: the key itself if it is a number, a text or another
-    simple value, else its type. The values of a tensor would be long and would not help.
-    """
+    # other keys are shown by their types, because the values of a tensor, for example, would be too long
     return key if isinstance(key, ATOMS) else type(key)
 
 
 def _others(now: Iterable[Any], saved: Iterable[Any]) -> list[Any]:
-    """Return the objects that only one of two collections contains."""
     ours, theirs = {id(one): one for one in now}, {id(one): one for one in saved}
     return [one for some, other in ((ours, theirs), (theirs, ours)) for key, one in some.items() if key not in other]
 
 
 def has_tensors(value: Any) -> bool:
-    """Return whether a value is or contains a tensor, an array, a module, a random number generator or an iterator."""
+    """Return whether a value is or contains a tensor, an array, a module, an iterator or a random number generator."""
     if isinstance(value, list | tuple | deque | set):
         return any(map(has_tensors, islice(value, FEW)))
     if isinstance(value, dict):

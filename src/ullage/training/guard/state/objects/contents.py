@@ -1,9 +1,7 @@
-"""Records of Python objects that can be compared and restored: attributes, elements, values, and progress.
+"""Records Python objects and everything that they refer to, detects changes, and undoes them.
 
-Values are those of tensors, arrays and random number generators; progress is that of iterators. The record of each
-object is shallow, and references are followed from object to object. So a step that rebinds, appends or counts is
-detected without copies of large objects. Library objects with separate state (data loaders, optimizers, trainers,
-threads) are not touched.
+Each object is recorded without copies of large objects. Objects of libraries, such as data loaders and threads, are not
+recorded.
 """
 
 import copy
@@ -40,8 +38,8 @@ from ullage.training.guard.state.objects.node_of import (
     odd_node_of,
 )
 
+# The maximum number of objects in one record. The remaining objects are ignored.
 _MOST: Final = 20_000
-"""The maximum number of objects in one record. Further objects are ignored."""
 _DEEPEST: Final = 12
 _NOT_OPENED: Final = (
     type,
@@ -53,12 +51,12 @@ _NOT_OPENED: Final = (
     Dataset,
     Sampler,
 )
+# Built-in types of Python. Their objects have no code, and no attributes that have to be recorded.
 _PLAIN: Final = frozenset((CellType, ModuleType, dict, list, tuple, set))
-"""Python's built-in types whose objects have neither code nor attributes of interest."""
+# PyTorch types that a training loop steps, such as schedulers. The attributes of these objects are recorded, unlike
+# those of other PyTorch objects.
 _OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
-"""The types of PyTorch objects that a training loop steps, such as schedulers. Unlike those of other PyTorch objects,
-their attributes are recorded.
-"""
+# The packages whose objects are not searched for more objects. PyTorch modules are an exception: they are searched.
 _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
     "accelerate",
     "deepspeed",
@@ -71,7 +69,6 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
     "ullage",
     "wandb",
 }
-"""The packages whose objects are not searched for further objects. PyTorch modules are searched nevertheless."""
 _OF_PLAIN_MODULE: Final = frozenset(vars(nn.Module()))
 
 
@@ -82,7 +79,7 @@ _CONNECTION: Final = ("recv", "send")
 
 
 class Contents:
-    """A record, at one point in time, of all Python objects that can be reached from some objects."""
+    """A record of some Python objects and everything that they refer to."""
 
     def __init__(
         self,
@@ -116,17 +113,17 @@ class Contents:
         self.tensors = Copies(changing, is_copying=not is_of_batch)
 
     def add(self, path: str, value: Any) -> None:
-        """Record an object and everything that it refers to. Error messages show the object under the given name."""
+        """Record an object and everything that it refers to. Error messages call the object `path`."""
         deque(self.entered(path, value), maxlen=0)
 
     def add_name(self, path: str, namespace: dict[str, Any], name: str) -> None:
-        """Record to which object a name in a namespace refers, and record that object too."""
+        """Record the value of a variable, so that new assignments to it are detected."""
         read, write = partial(namespace.get, name), partial(namespace.__setitem__, name)
         self.nodes.append(ReferenceNode(path, namespace, read, write))
         self.add(path, namespace[name])
 
     def add_class(self, path: str, owner: type) -> None:
-        """Record the attributes of a class, and the objects that they refer to."""
+        """Record the attributes of a class, and everything that they refer to."""
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
@@ -136,9 +133,7 @@ class Contents:
                 self.add(name, element)
 
     def entered(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Record an object and all objects that it refers to. Yield each of them once, with the name that error
-        messages show.
-        """
+        """Record an object and everything that it refers to. Yield each recorded object with its name."""
         waiting = [(path, value, 0)]
         while waiting:
             name, one, depth = waiting.pop()
@@ -194,18 +189,17 @@ class Contents:
         return "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
 
     def _is_foreign(self, value: Any) -> bool:
-        """Return whether a value belongs to an installed package, so that its attributes are not recorded."""
         if self._is_foreign_opened or isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
             return False
         return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
 
     def changed(self) -> list[str]:
-        """Return the names of all objects and tensors that have changed since they were recorded."""
+        """Return the names of the objects and tensors that have changed."""
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
     def left_alone(self) -> list[str]:
-        """Return the names of objects whose changes do not matter, because only numbers, texts and similar values have
-        changed.
+        """Return the names of objects in which only numbers and strings have changed, which does not count as a
+        change.
         """
         if self._are_numbers_kept:
             return []
@@ -215,7 +209,7 @@ class Contents:
         ]
 
     def only_told(self) -> list[str]:
-        """Return the names of `functools` caches that have new entries. These entries are not removed."""
+        """Return the names of `functools` caches with new entries, which are not removed."""
         return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
 
     def _other_nodes(self) -> "list[ContentNode]":
@@ -225,9 +219,7 @@ class Contents:
         return [node for node in others if node.always_counts or any(map(has_tensors, node.other()))]
 
     def restore(self) -> list[str]:
-        """Restore all recorded objects and tensors. Return the names of those that have changed and cannot be
-        restored.
-        """
+        """Restore all recorded objects. Return the names of changed objects that cannot be restored."""
         lost = [node.path for node in self._other_nodes() if not node.put_back()]
         for node in self.nodes:
             if node.is_only_told:
@@ -235,29 +227,24 @@ class Contents:
         return lost + self.tensors.restore()
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record, which later changes do not affect."""
         kept = copy.copy(self)
         kept.nodes, kept.tensors = list(map(copy.copy, self.nodes)), self.tensors.kept()
         return kept
 
 
 NOTHING: Final = Contents()
-"""A record that contains no objects."""
+"""A record without any objects."""
 
 
 class WatchedContents:
-    """A record of some objects that is updated in every step. The update takes little time if nothing has changed."""
+    """A record of Python objects that is updated in every step. An update is fast if nothing has changed."""
 
     def __init__(self, roots: Sequence[tuple[str, Any]], known: Container[int]) -> None:
-        """Create a record of named objects. `known` has the `id`s of objects that another record contains, and that are
-        skipped.
-        """
         self._roots = roots
         self._known = known
         self._lively: set[str] = set()
-        """The names of objects whose references were seen to change."""
         self._counting: set[str] = set()
-        """The names of objects that were seen to change in any way, including changes of numbers."""
         self._changing: set[str] = set()
         self._lasting = self._made(self._lively)
         self._is_empty = not self._lasting.nodes and self._lasting.tensors.is_empty
@@ -270,7 +257,7 @@ class WatchedContents:
         return contents
 
     def record(self) -> None:
-        """Record what each of the watched objects contains now."""
+        """Record the current state of the objects."""
         if self._is_empty:
             return
         found = [node for node in self._lasting.nodes if not node.is_same()]
@@ -292,7 +279,7 @@ class WatchedContents:
                         self._passing.add(path, element)
 
     def settle(self) -> None:
-        """Drop what was recorded before the step, because the step has succeeded."""
+        """Drop the recorded state, because the step has succeeded."""
         if self._is_empty:
             return
         if self._counting:
@@ -305,20 +292,18 @@ class WatchedContents:
 
     @property
     def records(self) -> tuple[Contents, Contents]:
-        """The two parts of this record: the objects that are the same in every step, and the objects that are reachable
-        only in the current step.
-        """
+        """Two parts of this record: objects that stay the same in all steps, and objects of the current step."""
         return self._lasting, self._passing
 
     def kept(self) -> Self:
-        """Return an independent copy of this record, which later calls of `record()` do not change."""
+        """Return a copy of this record, which later calls of `record()` do not change."""
         kept = copy.copy(self)
         kept._lasting = self._lasting.kept()  # each record creates a new `_passing`
         return kept
 
 
 def has_own_attributes(module: nn.Module) -> bool:
-    """Return whether a module has attributes that forward might change, other than parameters, buffers and settings."""
+    """Return whether a module has other attributes than parameters, buffers and settings."""
     is_container = type(module) in (nn.Sequential, nn.ModuleList, nn.ModuleDict)
     own = [value for name, value in vars(module).items() if name not in _OF_PLAIN_MODULE]
     return bool(own) and (is_container or not all(map(_is_setting, own)))
@@ -331,7 +316,6 @@ def _is_setting(value: Any) -> bool:
 
 
 def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
-    """Return a record of the gradient of a leaf tensor that requires a gradient; None for other tensors."""
     if not (tensor.requires_grad and tensor.is_leaf):
         return None
     is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
@@ -339,10 +323,10 @@ def _gradient_of(path: str, tensor: torch.Tensor) -> GradientNode | None:
 
 
 def refuse_consumables(batch: Any) -> None:
-    """Raise UsageError if a batch holds an object that can be read only once: a retry would find fewer elements in it.
+    """Raise an error if a batch contains an object that can be read only once.
 
     Raises:
-        UsageError: the batch holds an iterator, a generator, a file, a queue, a data loader or a stream.
+        UsageError: the batch has an iterator, a generator, a file, a queue, a data loader or a stream.
     """
     for path, value in Contents(is_of_batch=True).entered("batch", batch):
         if _is_consumable(value):
@@ -354,7 +338,6 @@ def refuse_consumables(batch: Any) -> None:
 
 
 def _is_consumable(value: Any) -> bool:
-    """Return whether a value can be iterated only once, such as a generator or a file."""
     if isinstance(value, _STREAMS):
         return True
     kind = type(value)

@@ -1,6 +1,6 @@
-"""Finds the objects that a loss function, and a module's forward, refer to in addition to the model and the batch.
+"""Finds the variables that a loss function or a module's forward may change.
 
-They are closure variables, the object of a method, global names, and classes.
+These are closure variables, global variables, attributes of classes, and the object of a method.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,10 +14,11 @@ from ullage.training.guard.state.objects.content_node import attributes_of
 from ullage.training.guard.state.objects.contents import Contents
 from ullage.training.guard.state.objects.node_of import is_installed
 
+# The maximum depth of function calls. The variables of functions called at a greater depth are not recorded.
 _DEEPEST: Final = 3
-"""The maximum depth of function calls up to which the variables of called functions are recorded."""
 
 
+# The methods that Python syntax calls, such as `__getitem__` for `x[0]`. Their names do not occur in the code.
 _BY_SYNTAX: Final = frozenset(
     f"__{name}__"
     for name in (
@@ -25,11 +26,10 @@ _BY_SYNTAX: Final = frozenset(
         *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "iadd", "imul"),
     )
 )
-"""The methods that Python syntax calls without naming them, such as `__getitem__`."""
 
 
 def record_function(contents: Contents, function: Any) -> None:
-    """Record the variables that a function can change, including those of the user's functions that it refers to."""
+    """Record the variables that a function may change, including those of user functions that it calls."""
     seen: set[int] = set()
     waiting = [(function, 0)]
     while waiting:
@@ -54,7 +54,7 @@ def record_function(contents: Contents, function: Any) -> None:
 
 
 def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
-    """Record the global names and classes that the methods of the user's module classes can change."""
+    """Record the global variables and classes that the methods of the user's modules may change."""
     for kind in kinds:
         for one in kind.__mro__:
             if issubclass(one, nn.Module) and not is_installed(one):
@@ -64,9 +64,7 @@ def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
 
 
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
-    """Record the closure variables, defaults, global names and attributes of a function. Yield the functions among
-    them, each with the number of call levels that it adds: 0 for a function in a closure, else 1.
-    """
+    # Each function comes with the number of call levels that it adds: 0 for a function in a closure, otherwise 1.
     for path, attributes in attributes_of(function.__name__, function):
         contents.add(path, attributes)
     code = function.__code__
@@ -102,9 +100,6 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
 
 
 def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:
-    """Record the object that a global name refers to. If the object is a function of the user's code, yield it
-    instead.
-    """
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):
@@ -118,6 +113,5 @@ def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> It
 
 @lru_cache(maxsize=1024)
 def _names_of(code: CodeType) -> tuple[str, ...]:
-    """Return the global names that a code object, and the functions defined inside it, may look up."""
     inner = [name for one in code.co_consts if isinstance(one, CodeType) for name in _names_of(one)]
     return tuple(dict.fromkeys([*code.co_names, *inner]))

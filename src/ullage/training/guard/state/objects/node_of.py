@@ -1,8 +1,4 @@
-"""Chooses the type of record for a Python object, and defines the records for unusual types of objects.
-
-The unusual types are functions, caches, optimizers, gradients of tensors, and values that are stored outside of Python
-objects.
-"""
+"""Chooses how a Python object is recorded, according to its type."""
 
 import argparse
 import array
@@ -44,15 +40,13 @@ from ullage.training.guard.state.objects.content_node import (
 )
 
 _ARRAY_BYTES: Final = 64 << 20
+# The attributes in which every PyTorch module keeps its hooks. `flags` restores them.
 _OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
-"""The attributes in which every module keeps its hooks. Another record, in `flags`, restores them."""
 _FUNCTIONS: Final = (FunctionType, MethodType, partial)
 
 
 def is_installed(thing: Any) -> bool:
-    """Return whether a function, a class or a module belongs to an installed package or to Python's standard
-    library.
-    """
+    """Return whether a function, class or module is from an installed package or the standard library."""
     return _is_installed(thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or "")
 
 
@@ -65,7 +59,7 @@ def _is_installed(home: str) -> bool:
 
 
 def node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
-    """Return a record of an object that can change; None for an object that cannot change."""
+    """Return a record of an object. None if the object cannot change."""
     stateful = _stateful_of(path, value)
     if stateful is not None:
         return stateful
@@ -120,7 +114,7 @@ def _stateful_of(path: str, value: Any) -> ContentNode | None:
 
 
 def odd_node_of(path: str, value: Any) -> ContentNode | None:
-    """Return a record of an object that can change and whose type is unusual; None for all other objects."""
+    """Return a record of an object of a rare type, such as a cache or an optimizer. None for other objects."""
     if isinstance(value, _FUNCTIONS):
         return None if is_installed(value.func if isinstance(value, partial) else value) else FunctionNode(path, value)
     if isinstance(value, functools._lru_cache_wrapper):
@@ -147,9 +141,6 @@ def odd_node_of(path: str, value: Any) -> ContentNode | None:
 
 
 def _shared_memory_of(value: Any) -> Any:
-    """Return the ctypes object that contains a value shared between processes; None if the given object is not such a
-    value.
-    """
     shared = sys.modules.get("multiprocessing.sharedctypes")
     if shared is not None and isinstance(value, shared.SynchronizedBase):
         return value.get_obj()
@@ -158,9 +149,7 @@ def _shared_memory_of(value: Any) -> Any:
 
 
 class DataNode(DictNode):
-    """The record of a dataset or sampler that the user's code defines. It includes the objects in its attributes, but
-    only small arrays and tensors, because the items of a dataset are too many.
-    """
+    """A record of a user's dataset or sampler. Large arrays and tensors are left out."""
 
     def children(self) -> Iterator[tuple[str, Any]]:
         for path, element in super().children():
@@ -169,14 +158,10 @@ class DataNode(DictNode):
 
 
 class FunctionNode(ContentNode):
-    """The record of a user's function. Its state is in its closure variables, its object, its defaults and its
-    attributes.
-    """
+    """A record of a user's function: its closure variables, defaults and attributes."""
 
     def record(self) -> None:
-        """Record nothing, because a function object does not change; the objects to which it refers have their own
-        records.
-        """
+        """Do nothing. A function object does not change."""
 
     def is_same(self) -> bool:
         return True
@@ -195,9 +180,7 @@ class FunctionNode(ContentNode):
 
 
 class CacheNode(ContentNode):
-    """The record of a `functools.cache`. Entries that a failed attempt has added stay in the cache, unless the cache
-    was empty before the attempt.
-    """
+    """A record of a `functools.cache`. New entries are removed only if the cache was empty before."""
 
     is_only_told = True
 
@@ -217,14 +200,13 @@ class CacheNode(ContentNode):
 
 
 class _VariableNode(ReferenceNode):
-    """The record of a context variable (`contextvars`). If the variable had no value, this cannot be restored."""
-
+    # if the variable had no value, this cannot be restored
     def put_back(self) -> bool:
         return self.saved is not UNSET and super().put_back()
 
 
 class ScriptNode(ContentNode):
-    """The record of a TorchScript module, which stores its attributes outside of Python."""
+    """A record of a TorchScript module, whose attributes are stored in C++."""
 
     always_counts = True
 
@@ -257,16 +239,12 @@ class ScriptNode(ContentNode):
 
 
 class OptimizerNode(ContentNode):
-    """The record of an optimizer. The optimizer's settings are restored. If the optimizer has made a step, this is
-    detected but not undone.
-    """
+    """A record of an optimizer. Its settings are restored, but a step of the optimizer cannot be undone."""
 
     always_counts = True
 
     def __init__(self, path: str, value: Optimizer, *, is_state_read: bool = True) -> None:
-        """Create a record of an optimizer. The state of the guard's own optimizers is not recorded, because only the
-        guard steps them.
-        """
+        # The state of the guard's own optimizers is not recorded, because only the guard steps them.
         self._is_state_read = is_state_read
         super().__init__(path, value)
 
@@ -305,9 +283,7 @@ _DEEPEST: Final = 3
 
 
 class ForeignNode(ContentNode):
-    """The record of an object from an installed package. Changes of tensors in its attributes are detected; its other
-    attributes are not recorded.
-    """
+    """A record of an object from an installed package. Only tensors in its attributes are recorded."""
 
     def read(self) -> Any:
         tensors: list[torch.Tensor] = []
@@ -335,14 +311,9 @@ def _are_same(now: list[dict[str, Any]], saved: list[dict[str, Any]]) -> bool:
 
 
 class GradientNode(ContentNode):
-    """The record of the gradient of a tensor that belongs neither to the model nor to the optimizer, such as the input
-    image of an adversarial attack.
-    """
+    """A record of the gradient of a tensor that is not a parameter, such as the input of an adversarial attack."""
 
     def __init__(self, path: str, value: torch.Tensor, *, is_copied: bool) -> None:
-        """Create a record of a tensor's gradient. `is_copied` says that another record restores the gradient's
-        values.
-        """
         self._is_copied = is_copied
         super().__init__(path, value)
 
