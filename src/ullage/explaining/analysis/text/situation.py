@@ -1,7 +1,7 @@
 """What a program was doing when memory ran out, derived from the traceback of its error message.
 
-The phase (loading, forward pass, optimizer step, ...) decides which advice makes sense: while weights are loaded there
-is no batch to reduce, and without gradients activation checkpointing saves nothing.
+The phase (loading, forward pass, optimizer step, ...) decides which advice makes sense: while weights are loaded,
+a smaller batch does not help, and without gradients activation checkpointing saves nothing.
 """
 
 import re
