@@ -4,7 +4,7 @@ import pytest
 
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
-from ullage.explaining.analysis.text.situation import Phase, situation_of
+from ullage.explaining.analysis.text.situation import FailurePhase, situation_of
 from ullage.recorded.message.log import find_messages
 from ullage.recorded.message.traceback import without_prefix
 
@@ -33,18 +33,18 @@ SITE = "/v/lib/python3.12/site-packages"
 @pytest.mark.parametrize(
     ("statement", "phase", "words"),
     [
-        ("model = AutoModel.from_pretrained(name)", Phase.LOADING, "a smaller batch does not help"),
-        ('state = torch.load("last.pt", map_location="cuda")', Phase.LOADING, "map_location='cpu'"),
-        ("model.to(device)", Phase.LOADING, "quantization"),
-        ("loss.backward()", Phase.BACKWARD, "activation checkpointing"),
-        ("self.optimizer.step()", Phase.OPTIMIZER, "8-bit AdamW"),
-        ("out = model.generate(**inputs)", Phase.GENERATION, "KV cache"),
-        ("image = vae.decode(latents)", Phase.DECODING, "tiles"),
-        ("metrics = trainer.evaluate()", Phase.EVALUATION, "checkpointing saves nothing"),
-        ("torch.save(model.state_dict(), path)", Phase.GATHERING, "on the CPU"),
+        ("model = AutoModel.from_pretrained(name)", FailurePhase.LOADING, "a smaller batch does not help"),
+        ('state = torch.load("last.pt", map_location="cuda")', FailurePhase.LOADING, "map_location='cpu'"),
+        ("model.to(device)", FailurePhase.LOADING, "quantization"),
+        ("loss.backward()", FailurePhase.BACKWARD, "activation checkpointing"),
+        ("self.optimizer.step()", FailurePhase.OPTIMIZER, "8-bit AdamW"),
+        ("out = model.generate(**inputs)", FailurePhase.GENERATION, "KV cache"),
+        ("image = vae.decode(latents)", FailurePhase.DECODING, "tiles"),
+        ("metrics = trainer.evaluate()", FailurePhase.EVALUATION, "checkpointing saves nothing"),
+        ("torch.save(model.state_dict(), path)", FailurePhase.GATHERING, "on the CPU"),
     ],
 )
-def test_a_statement_shows_the_phase(statement: str, phase: Phase, words: str) -> None:
+def test_a_statement_shows_the_phase(statement: str, phase: FailurePhase, words: str) -> None:
     explained = failed_at(("/w/app.py", "<module>", statement))
     assert situation_of(explained.found.frames).phase is phase
     assert words in advice(explained)
@@ -57,12 +57,12 @@ def test_the_innermost_sign_decides() -> None:
         (f"{SITE}/transformers/trainer.py", "evaluation_loop", "loss = self.prediction_step(model, inputs)"),
         (f"{SITE}/torch/nn/modules/module.py", "_call_impl", "return forward_call(*args, **kwargs)"),
     )
-    assert situation_of(evaluation.found.frames).phase is Phase.EVALUATION
+    assert situation_of(evaluation.found.frames).phase is FailurePhase.EVALUATION
     closure = failed_at(
         (f"{SITE}/lightning/loops/optimization.py", "run", "self.optimizer.step(closure)"),
         ("/w/net.py", "training_step", "loss = self(batch)"),
     )
-    assert situation_of(closure.found.frames).phase is Phase.FORWARD
+    assert situation_of(closure.found.frames).phase is FailurePhase.FORWARD
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_line_of_a_notebook_cell_is_found(head: str, place: str) -> None:
     explained = explain_text(text)
     assert explained.failing_line == place
     assert explained.found.statement == "logits = model(x)"
-    assert situation_of(explained.found.frames).phase is Phase.EVALUATION
+    assert situation_of(explained.found.frames).phase is FailurePhase.EVALUATION
 
 
 @pytest.mark.parametrize(

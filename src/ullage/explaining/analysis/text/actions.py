@@ -11,7 +11,7 @@ from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.situation import Phase, Situation
+from ullage.explaining.analysis.text.situation import FailurePhase, Situation
 from ullage.explaining.analysis.text.verdict import estimate
 
 _LARGE_PART: Final = 0.5
@@ -184,8 +184,15 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
         yield estimate(
             tensor[1], f"the request of {text_of_bytes(shortage.requested_bytes)}{of_gpu} is probably {tensor[0]}"
         )
+    if situation.has_gradients is False:
+        yield from _without_gradients(situation, shortage, share)
+    else:
+        yield from _with_gradients(situation, shortage, share)
+
+
+def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:
     match situation.phase:
-        case Phase.LOADING:
+        case FailurePhase.LOADING:
             yield estimate(
                 _of_library(_LOADING, situation),
                 f"weights were being loaded, so a smaller batch does not help; {shortage.arithmetic}",
@@ -194,15 +201,15 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
                 "load the checkpoint on the CPU (map_location='cpu'), and release the model that is already on the GPU",
                 "a checkpoint on the GPU is a second copy of the weights",
             )
-        case Phase.GENERATION:
+        case FailurePhase.GENERATION:
             yield estimate(
                 f"{share}: {_of_library(_GENERATION, situation)}",
                 f"{shortage.arithmetic}; without gradients, activation checkpointing saves nothing",
             )
             yield estimate("load the weights in 8 or 4 bits", "in generation, most memory is weights and KV cache")
-        case Phase.DECODING:
+        case FailurePhase.DECODING:
             yield estimate(f"{share}: {_of_library(_DECODING, situation)}", shortage.arithmetic)
-        case Phase.EVALUATION:
+        case FailurePhase.EVALUATION:
             yield estimate(
                 f"{share}: a smaller batch or input, in bfloat16, under torch.inference_mode()",
                 f"{shortage.arithmetic}; without gradients, activation checkpointing saves nothing",
@@ -211,7 +218,16 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
                 "move the outputs of each batch to the CPU before collecting them",
                 "collected outputs stay on the GPU until the evaluation ends",
             )
-        case Phase.OPTIMIZER:
+        case FailurePhase.GATHERING:
+            yield estimate(
+                "gather the state dict on the CPU, or save it sharded (torch.distributed.checkpoint)",
+                f"collecting all parameters on one GPU needs a second copy of the model; {shortage.arithmetic}",
+            )
+
+
+def _with_gradients(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:
+    match situation.phase:
+        case FailurePhase.OPTIMIZER:
             yield estimate(
                 "an optimizer with smaller states (8-bit AdamW, Adafactor), or sharded states (FSDP, DeepSpeed ZeRO)",
                 f"the first optimizer step creates the states: 8 bytes per parameter for AdamW in float32; "
@@ -220,12 +236,7 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
             yield estimate(
                 "foreach=False or fused=True in the optimizer", "a foreach step makes copies as large as the parameters"
             )
-        case Phase.GATHERING:
-            yield estimate(
-                "gather the state dict on the CPU, or save it sharded (torch.distributed.checkpoint)",
-                f"collecting all parameters on one GPU needs a second copy of the model; {shortage.arithmetic}",
-            )
-        case Phase.COMPILING:
+        case FailurePhase.COMPILING:
             yield estimate(
                 "leave memory free while kernels are tuned: torch.compile without mode='max-autotune'",
                 f"autotuning allocates inputs and workspaces for each candidate kernel; {shortage.arithmetic}",

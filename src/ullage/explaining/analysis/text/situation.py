@@ -13,7 +13,7 @@ from typing import Final
 from ullage.recorded.message.traceback import TextFrame
 
 
-class Phase(StrEnum):
+class FailurePhase(StrEnum):
     """The part of a program that ran out of memory."""
 
     LOADING = "loading"
@@ -39,7 +39,7 @@ class Phase(StrEnum):
 class Situation:
     """The phase of a failure, the frame that shows it, and the libraries in the traceback."""
 
-    phase: Phase
+    phase: FailurePhase
     shown_by: TextFrame | None
     """The stack frame from which the phase was derived; None if the phase is unknown."""
     frames: tuple[TextFrame, ...]
@@ -50,18 +50,24 @@ class Situation:
     @property
     def has_gradients(self) -> bool | None:
         """Whether the program computes gradients in this phase; None if that is unknown."""
-        if self.phase in (Phase.BACKWARD, Phase.OPTIMIZER):
+        if self.phase in (FailurePhase.BACKWARD, FailurePhase.OPTIMIZER):
             return True
-        if self.phase in (Phase.LOADING, Phase.EVALUATION, Phase.GENERATION, Phase.DECODING, Phase.GATHERING):
+        if self.phase in (
+            FailurePhase.LOADING,
+            FailurePhase.EVALUATION,
+            FailurePhase.GENERATION,
+            FailurePhase.DECODING,
+            FailurePhase.GATHERING,
+        ):
             return False
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sign:
+class _PhaseSign:
     """A sign of a phase: a pattern for the statement, the function or the file of a stack frame."""
 
-    phase: Phase
+    phase: FailurePhase
     statement: re.Pattern[str] | None = None
     function: re.Pattern[str] | None = None
     file: re.Pattern[str] | None = None
@@ -112,32 +118,42 @@ _EVALUATING_FUNCTION: Final = _words(
 )
 _SIGNS: Final = (
     # Of the signs that one frame has, the first decides.
-    _Sign(
-        phase=Phase.COMPILING, file=_words(r"torch[\\/]_inductor[\\/]", r"triton[\\/](testing|runtime[\\/]autotuner)")
+    _PhaseSign(
+        phase=FailurePhase.COMPILING,
+        file=_words(r"torch[\\/]_inductor[\\/]", r"triton[\\/](testing|runtime[\\/]autotuner)"),
     ),
-    _Sign(phase=Phase.GATHERING, statement=_GATHERS),
-    _Sign(phase=Phase.LOADING, statement=_LOADS),
-    _Sign(phase=Phase.LOADING, function=_LOADING_FUNCTION),
-    _Sign(phase=Phase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")),
-    _Sign(phase=Phase.OPTIMIZER, file=_OPTIMIZERS),
-    _Sign(phase=Phase.OPTIMIZER, statement=_words(r"\b(optimizer|optim|opt|scaler|self\.optimizer)\w*\.step\(")),
-    _Sign(phase=Phase.BACKWARD, statement=_words(r"\.backward\(", r"run_backward\(", r"autograd\.grad\(")),
-    _Sign(phase=Phase.BACKWARD, function=_words(r"^(backward|_engine_run_backward|unscale_\w*|training_backward)$")),
-    _Sign(
-        phase=Phase.DECODING,
+    _PhaseSign(phase=FailurePhase.GATHERING, statement=_GATHERS),
+    _PhaseSign(phase=FailurePhase.LOADING, statement=_LOADS),
+    _PhaseSign(phase=FailurePhase.LOADING, function=_LOADING_FUNCTION),
+    _PhaseSign(
+        phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
+    ),
+    _PhaseSign(phase=FailurePhase.OPTIMIZER, file=_OPTIMIZERS),
+    _PhaseSign(
+        phase=FailurePhase.OPTIMIZER, statement=_words(r"\b(optimizer|optim|opt|scaler|self\.optimizer)\w*\.step\(")
+    ),
+    _PhaseSign(phase=FailurePhase.BACKWARD, statement=_words(r"\.backward\(", r"run_backward\(", r"autograd\.grad\(")),
+    _PhaseSign(
+        phase=FailurePhase.BACKWARD, function=_words(r"^(backward|_engine_run_backward|unscale_\w*|training_backward)$")
+    ),
+    _PhaseSign(
+        phase=FailurePhase.DECODING,
         statement=_words(
             r"\bvae\w*(\.\w+)?\.(decode|encode|tiled_decode)\w*\(", r"\bdecode_(latents|first_stage|image)\w*\("
         ),
     ),
-    _Sign(phase=Phase.DECODING, file=_words(r"autoencoder", r"[\\/]vae\.py$", r"[\\/]vae[\\/]")),
-    _Sign(phase=Phase.GENERATION, statement=_words(r"\.generate\(", r"\b_sample\(", r"\b_beam_search\(", r"\.chat\(")),
-    _Sign(phase=Phase.GENERATION, file=_words(r"generation[\\/]utils\.py$")),
-    _Sign(phase=Phase.EVALUATION, statement=_EVALUATES),
-    _Sign(phase=Phase.EVALUATION, around=_words(r"\bno_grad\(", r"\binference_mode\(")),
-    _Sign(phase=Phase.EVALUATION, function=_EVALUATING_FUNCTION),
-    _Sign(phase=Phase.EVALUATION, file=_words(r"[\\/](diffusers|comfy|ldm_patched|ComfyUI)[\\/]")),
-    _Sign(
-        phase=Phase.FORWARD,
+    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]vae\.py$", r"[\\/]vae[\\/]")),
+    _PhaseSign(
+        phase=FailurePhase.GENERATION,
+        statement=_words(r"\.generate\(", r"\b_sample\(", r"\b_beam_search\(", r"\.chat\("),
+    ),
+    _PhaseSign(phase=FailurePhase.GENERATION, file=_words(r"generation[\\/]utils\.py$")),
+    _PhaseSign(phase=FailurePhase.EVALUATION, statement=_EVALUATES),
+    _PhaseSign(phase=FailurePhase.EVALUATION, around=_words(r"\bno_grad\(", r"\binference_mode\(")),
+    _PhaseSign(phase=FailurePhase.EVALUATION, function=_EVALUATING_FUNCTION),
+    _PhaseSign(phase=FailurePhase.EVALUATION, file=_words(r"[\\/](diffusers|comfy|ldm_patched|ComfyUI)[\\/]")),
+    _PhaseSign(
+        phase=FailurePhase.FORWARD,
         function=_words(r"^(forward|_call_impl|__call__|_wrapped_call_impl|training_step|compute_loss)$"),
     ),
 )
@@ -160,11 +176,11 @@ def situation_of(frames: Sequence[TextFrame]) -> Situation:
     forward: TextFrame | None = None
     for frame in frames:
         phase = next((sign.phase for sign in _SIGNS if sign.fits(frame)), None)
-        if phase is Phase.OPTIMIZER and forward is not None:
+        if phase is FailurePhase.OPTIMIZER and forward is not None:
             break
-        if phase is Phase.FORWARD:
+        if phase is FailurePhase.FORWARD:
             forward = forward or frame
         elif phase is not None:
             return Situation(phase=phase, shown_by=frame, frames=tuple(frames), libraries=libraries)
-    phase = Phase.UNKNOWN if forward is None else Phase.FORWARD
+    phase = FailurePhase.UNKNOWN if forward is None else FailurePhase.FORWARD
     return Situation(phase=phase, shown_by=forward, frames=tuple(frames), libraries=libraries)
