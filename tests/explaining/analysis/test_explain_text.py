@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "packed it just fits": (
         new("300.00 MiB", "8.00 GiB", "98.00 MiB", "7.20 GiB", "300.00 MiB", this("7.90 GiB")),
         Cause.TRULY_FULL,
-        "packed without gaps, everything would just fit",
+        "The GPU was nearly full",
     ),
     "larger than the card": (
         new("37.25 GiB", "23.68 GiB", "15.77 GiB", "192.29 MiB", "4.86 GiB"),

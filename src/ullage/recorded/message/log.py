@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.base.source_location import is_library, short_place
 from ullage.recorded.message.counted_messages import CountedMessages, Unread
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
+from ullage.recorded.message.traceback import TextFrame, frames_above, without_prefix
 from ullage.recorded.message.unknown_words import HEADS, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
@@ -45,33 +45,18 @@ _SIGNS: Final = {
     ),
     "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
     "wake_up": ("wake_up",),
-    "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc"),
+    "pinned memory": (
+        *("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning of", "partially pinned to"),
+    ),
+    "unified memory": ("NvMapMem", "NvMap", "nvmap", "tegra"),
 }
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
 _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
-_MOST_ROWS: Final = 2000  # the most lines of a traceback that are read, including lines of other ranks in between
-_MOST_ROWS_APART: Final = 16  # the most lines between two frames of one traceback, as IPython shows them
+_LONGEST_PREFIX: Final = 400  # characters
 _LONGEST_ROW: Final = 2000  # characters of a line; a longer line does not belong to a traceback
-_FRAME: Final = re.compile(r'\bFile "(?P<file>[^"\n]{1,400})", line (?P<line>\d{1,7})(?:, in (?P<name>\S{1,200}))?')
-_NOTEBOOK: Final = re.compile(
-    r"\b(?:File (?P<file>\S{1,400}?):(?P<line>\d{1,7}), in |(?P<cell>Cell In ?\[\d{1,6}\]), line (?P<row>\d{1,7})\b)"
-)
-_ARROW: Final = re.compile(r"-{1,12}> ?\d{1,7} ?(.*)")  # how IPython marks the current line
-_BORDERS: Final = (
-    "Traceback (most recent call last)",
-    "During handling of the above exception",
-    "was the direct cause of the following exception",
-)
-_MARK: Final = re.compile(
-    r"\s{0,8}(?:[\w.-]{1,40} {1,4}\| )?(?:\[?\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?\]? )?"  # docker compose, Kubernetes
-    r"(?:\[(?P<rank>(?:rank|default)\d{1,6})\]:?"  # torchrun
-    r"|\((?P<worker>\w[^()\n]{0,60}\bpid=\d{1,9})[^()\n]{0,60}\)"  # Ray, vLLM
-    r"|\[\d{4}-\d\d-\d\d [\d:]{8} (?P<part>(?:[DPTE]P\d{1,4} ?){1,4})\]"  # SGLang
-    r"|(?P<task>\d{1,5}): )"  # srun -l
-)
 _MENTIONS: Final = (
     *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
     *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
@@ -119,7 +104,9 @@ class FoundMessage:
     place: str | None = None
     """The innermost line of user code in the traceback, as file and line number."""
     statement: str | None = None
-    """The source code of the innermost user line in the traceback."""
+    """The source text of the innermost line of the user's code in the traceback."""
+    frames: tuple[TextFrame, ...] = ()
+    """The stack frames of the traceback above the message, the innermost first."""
     context: tuple[str, ...] = ()
     """Names that say which program wrote the log and what it was doing. They are found in the lines before the
     message.
@@ -267,68 +254,29 @@ def _read_server(server: ServerLog, text: str, begin: int, end: int) -> int:
     stop = text.rfind("\n", begin, end) + 1
     if stop <= begin:
         return begin
-    server.read(text, begin, stop, lambda text, at: _rank(_MARK.match(text, at)))
+    server.read(text, begin, stop, lambda text, at: _rank_at(text, at))
     return stop
 
 
 def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: ServerLog) -> FoundMessage:
     begin = text.rfind("\n", max(0, hit.start - _LONGEST_ROW), hit.start) + 1
-    mark = _MARK.match(text, begin, hit.start) if begin or hit.start <= _LONGEST_ROW else None
-    rank = _rank(mark)
+    rank = without_prefix(text[begin : hit.start])[0] if begin or hit.start <= _LONGEST_ROW else None
     floor = max(last.get(rank, 0), hit.start - _CHARACTERS_BEFORE, 0)
-    place, statement = _place(text, floor, begin, rank) if begin else (None, None)
+    frames = tuple(frames_above(text, floor, begin, rank)) if begin else ()
+    user = next((frame for frame in frames if not frame.is_library), None)
     last[rank] = hit.end
     return FoundMessage(
         message=hit.message,
         row=row,
         rank=rank,
-        place=place,
-        statement=statement,
+        place=user.place if user is not None else None,
+        statement=user.statement if user is not None else None,
+        frames=frames,
         context=context_of(text, floor, hit.start, hit.end),
         server=server.of(rank),
     )
 
 
-def _rank(mark: re.Match[str] | None) -> str | None:
-    if mark is None:
-        return None
-    return mark["rank"] or mark["worker"] or mark["part"] or f"task {mark['task']}"
-
-
-# The search goes upward, so the first frame it finds is the innermost.
-def _place(text: str, floor: int, begin: int, rank: str | None) -> tuple[str | None, str | None]:
-    below, is_pointed_at, apart, end = "", False, 0, begin - 1
-    for _ in range(_MOST_ROWS):
-        at = text.rfind("\n", max(floor, end - _LONGEST_ROW), end) + 1
-        if apart > _MOST_ROWS_APART or (at <= floor and (end - floor > _LONGEST_ROW or floor > 0)):
-            break
-        row = text[at:end]
-        mark = _MARK.match(row)
-        if _rank(mark) == rank:
-            if any(words in row for words in _BORDERS):
-                break
-            frame = _frame(row)
-            if frame is not None and not is_library(frame[0]):
-                return (short_place(*frame) if frame[1] else frame[0]), below.strip() or None
-            arrow = _ARROW.match(row)
-            words = arrow[1] if arrow else row[mark.end() :] if mark is not None else row
-            if frame is not None:
-                below, apart, is_pointed_at = "", 0, False
-            elif arrow or (words.strip(" ^~|") and not is_pointed_at):
-                below, is_pointed_at = words, arrow is not None
-            apart += 1
-        if at == 0:
-            break
-        end = at - 1
-    return None, None
-
-
-def _frame(row: str) -> tuple[str, int] | None:
-    if "File " not in row and "Cell In" not in row:
-        return None
-    match = _FRAME.search(row)
-    if match is None:
-        match = _NOTEBOOK.search(row)
-        if match is not None and match["cell"]:
-            return f"{match['cell']}, line {match['row']}", 0
-    return (match["file"], int(match["line"])) if match is not None else None
+def _rank_at(text: str, begin: int) -> str | None:
+    """Return the rank or worker that the prefix of the line at a position names."""
+    return without_prefix(text[begin : begin + _LONGEST_PREFIX])[0]

@@ -238,6 +238,8 @@ TABLE: Final = (
     words(MessageKind.HOST, "compiler", "virtual memory exhausted"),
     words(MessageKind.HOST, "compiler", "LLVM ERROR: out of memory"),
     words(MessageKind.DRIVER, "level_zero", "UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", backend="LEVEL_ZERO"),
+    words(MessageKind.DRIVER, "level_zero", "ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", backend="LEVEL_ZERO"),
+    words(MessageKind.HOST, "level_zero_host", "ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY", backend="LEVEL_ZERO"),
     words(MessageKind.DRIVER, "level_zero", "UR_RESULT_ERROR_OUT_OF_RESOURCES", backend="LEVEL_ZERO", likely=True),
     words(MessageKind.HOST, "level_zero_host", "UR_RESULT_ERROR_OUT_OF_HOST_MEMORY", backend="LEVEL_ZERO"),
     words(MessageKind.DRIVER, "kernel_driver", "[NV_ERR_NO_MEMORY]", before=("Out of memory ",), backend="NVRM"),
@@ -316,6 +318,9 @@ TABLE: Final = (
     # The numbers alone are matched, because the operating system writes the rest in the user's language.
     words(MessageKind.HOST, "errno", "[Errno 12] ", r"[^\n\"']{3,60}"),
     words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),
+    # Libraries written in Rust (safetensors, tokenizers) put the number of the system's error last.
+    words(MessageKind.HOST, "paging_file", "(os error 1455)"),
+    words(MessageKind.HOST, "errno", "(os error 12)"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
     words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc", rf"(?!{_CARDS_OWN})"),

@@ -1,5 +1,7 @@
 """Explains PyTorch's own out-of-memory errors from the figures in the message."""
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -7,26 +9,34 @@ from ullage.base.units import GIB, MIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause, is_full
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account
-from ullage.explaining.analysis.text.verdict import TextVerdict, estimate, hold_less
+from ullage.explaining.analysis.text.actions import Shortage, actions_for
+from ullage.explaining.analysis.text.situation import Situation
+from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.message import Message
 
 _MOST_NAMED: Final = 3  # the number of other processes that are listed by ID
 _NOTABLE_ONE_IN: Final = 10  # 1 / 10 of the GPU's memory: the least use by other processes that deserves a verdict
 _ROUNDING_BYTES: Final = 16 * MIB
-# The largest single allocation that Intel's driver allows by default, in bytes.
+_NEARLY_FULL: Final = 0.04
+"""The free part of a GPU's memory below which the GPU counts as full."""
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
+"""The largest single allocation that Intel's driver allows by default, in bytes."""
+_ENDS_AT_DEVICE: Final = re.compile(r"(?:on device|\bGPU)\W*$")
+"""Pattern for a message that ends where PyTorch writes the number of the GPU."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
-def judge_allocator(message: Message, account: Account | None, *, libraries_bytes: int = CONTEXT_BYTES) -> TextVerdict:
-    """Return the explanation of an allocation that PyTorch's allocator could not satisfy.
+def judge_allocator(
+    message: Message, account: Account | None, situation: Situation, *, libraries_bytes: int = CONTEXT_BYTES
+) -> TextVerdict:
+    """Return the verdict on a request that PyTorch's allocator could not satisfy.
 
     Args:
         message: the message.
         account: the completed figures of the message.
         libraries_bytes: the most memory that libraries outside PyTorch's allocator normally hold.
     """
-    verdict = _judge(message, account, libraries_bytes)
+    verdict = _judge(message, account, situation, libraries_bytes)
     if account is None:
         return verdict
     notes = []
@@ -51,10 +61,10 @@ def _spilt(account: Account) -> str:
     )
 
 
-def _judge(message: Message, account: Account | None, libraries: int) -> TextVerdict:
+def _judge(message: Message, account: Account | None, situation: Situation, libraries: int) -> TextVerdict:
     requested, free, cached = message.requested_bytes, message.free_bytes, message.unallocated_bytes
     if message.wording == "mps":
-        return _apple(message)
+        return _apple(message, situation)
     if requested is None:
         return _bare(message)
     if (limit := _limit(message)) is not None:
@@ -66,24 +76,31 @@ def _judge(message: Message, account: Account | None, libraries: int) -> TextVer
     if message.total_bytes is not None and requested > message.total_bytes:
         return _larger_than_the_card(message, requested, message.total_bytes)
     if free is None:
-        return _without_free(message, requested)
+        return _without_free(message, situation, requested)
     if free > requested + _ROUNDING_BYTES:
-        return _free_and_refused(message, requested, free)
+        return _free_and_refused(message, account, situation, requested, free, libraries)
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=True)) is not None:
         return other
     if cached is not None and free + cached >= requested:
-        return _in_pieces(message, requested, free, cached)
+        return _in_pieces(message, situation, requested, free, cached)
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=False)) is not None:
         return other
-    return _full(message, account, requested, free)
+    return _full(message, account, situation, requested, free)
 
 
 def _bare(message: Message) -> TextVerdict:
     asked = f" for a request of {text_of_bytes(message.requested_bytes)}" if message.requested_bytes else ""
+    note = "give the whole message: the rest has the allocated, the free and the total memory"
+    if _ENDS_AT_DEVICE.search(message.text):
+        note = (
+            "PyTorch wrote the GPU's number as a control character, at which many programs cut the text: this message "
+            "contains nothing more. It comes from the allocator cudaMallocAsync; start the program with "
+            "PYTORCH_CUDA_ALLOC_CONF=backend:native (ComfyUI: --disable-cuda-malloc) to get the figures"
+        )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
-        notes=("give the whole message: the rest has the allocated, the free and the total memory",),
+        notes=(note,),
     )
 
 
@@ -97,7 +114,8 @@ def _room(message: Message) -> int:
     return message.total_bytes or 0
 
 
-def _without_free(message: Message, requested: int) -> TextVerdict:
+def _without_free(message: Message, situation: Situation, requested: int) -> TextVerdict:
+    """Return the verdict on a message that does not say how much GPU memory was free."""
     total, held = message.total_bytes, _held(message)
     if total is None:
         return _bare(message)
@@ -108,7 +126,7 @@ def _without_free(message: Message, requested: int) -> TextVerdict:
                 f"PyTorch had {text_of_bytes(message.allocated_bytes)} of {text_of_bytes(total)} allocated when a "
                 f"request for {text_of_bytes(requested)} failed."
             ),
-            remedies=(hold_less(message.allocated_bytes, message.allocated_bytes + requested - total),),
+            remedies=tuple(_actions(message, situation, requested, message.allocated_bytes + requested - total)),
         )
     had = f", and PyTorch itself held {text_of_bytes(held)}" if message.allocated_bytes is not None else ""
     return TextVerdict(
@@ -182,6 +200,12 @@ def _limit(message: Message) -> TextVerdict | None:
 
 
 def _larger_than_the_card(message: Message, requested: int, total: int) -> TextVerdict:
+    usable = total
+    if message.free_bytes is not None:
+        usable = min(total, message.free_bytes + (message.unallocated_bytes or 0))
+    parts = -(-requested // usable) if usable else 0
+    of = text_of_bytes(usable) if usable == total else f"{text_of_bytes(usable)} free or cached"
+    shrink = f"make the tensor at most 1/{parts} as large, or compute it in {parts} parts or more"
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
@@ -190,15 +214,29 @@ def _larger_than_the_card(message: Message, requested: int, total: int) -> TextV
         ),
         remedies=(
             estimate(
-                f"make the tensor at most 1/{-(-requested // total)} as large, or compute it in parts",
-                f"{text_of_bytes(requested)} / {text_of_bytes(total)}",
+                shrink if parts else "make the tensor smaller, or compute it in parts",
+                f"{text_of_bytes(requested)} / {of}",
             ),
         ),
         notes=("the usual reason is a tensor with an unexpected shape (a broadcast, an attention matrix)",),
     )
 
 
-def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdict:
+def _actions(message: Message, situation: Situation, requested: int, missing: int) -> Iterator[Remedy]:
+    """Yield the advice that follows from what the program was doing."""
+    shortage = Shortage(
+        requested_bytes=requested,
+        missing_bytes=missing,
+        allocated_bytes=message.allocated_bytes or 0,
+        total_bytes=message.total_bytes,
+    )
+    return actions_for(situation, shortage)
+
+
+def _free_and_refused(
+    message: Message, account: Account | None, situation: Situation, requested: int, free: int, libraries: int
+) -> TextVerdict:
+    """Return the verdict on a request that was refused although more memory was free than requested."""
     had = f"{text_of_bytes(free)} were free on the GPU when {text_of_bytes(requested)} were refused"
     if message.wording == "custom_pool":
         return TextVerdict(
@@ -210,12 +248,27 @@ def _free_and_refused(message: Message, requested: int, free: int) -> TextVerdic
             sentence=f"Address space may have run out, not memory: {had}, and expandable segments were on.",
             notes=("a system limit (ulimit -v, a container's limit) causes the same error",),
         )
+    if message.total_bytes is not None and free < _NEARLY_FULL * message.total_bytes:
+        if account is not None and (
+            (other := _elsewhere(message, account, requested, libraries, most=False)) is not None
+        ):
+            return other
+        share = 100 * (1 - free / message.total_bytes)
+        return TextVerdict(
+            cause=Cause.TRULY_FULL,
+            sentence=(
+                f"The GPU was full: {share:.1f} % of its {text_of_bytes(message.total_bytes)} were in use. {had}, but "
+                "a driver cannot use the last part of a GPU's memory for every request."
+            ),
+            remedies=tuple(_actions(message, situation, requested, requested)),
+        )
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
             f"A limit refused the request, not the GPU's memory size: {had}, so something else limits this process."
         ),
         notes=(
+            "on Windows, host memory and the page file limit GPU memory too (commit limit): make the page file larger",
             "possible limits: WSL or Windows, which provide less than the GPU has; a GPU partition (MIG, vGPU); "
             "another process that held the memory at that time; a container's limit",
         ),
@@ -272,7 +325,7 @@ def _of_others(sentence: str, action: str, size: int, account: Account) -> TextV
     )
 
 
-def _in_pieces(message: Message, requested: int, free: int, cached: int) -> TextVerdict:
+def _in_pieces(message: Message, situation: Situation, requested: int, free: int, cached: int) -> TextVerdict:
     allocated = message.allocated_bytes
     usable = free + cached
     sums = f"{text_of_bytes(free)} free on the GPU and {text_of_bytes(cached)} cached by PyTorch"
@@ -293,11 +346,11 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"{text_of_bytes(allocated)} were allocated when a request for {text_of_bytes(requested)} failed; "
-                f"packed without gaps, everything would just fit ({sums}), with {text_of_bytes(usable - requested)} "
-                "to spare."
+                f"The GPU was nearly full: {text_of_bytes(allocated)} were allocated when a request for "
+                f"{text_of_bytes(requested)} failed, with {text_of_bytes(free)} free on the GPU; the "
+                f"{text_of_bytes(cached)} cached by PyTorch are in pieces that are too small."
             ),
-            remedies=(hold_less(allocated, requested - free), *expandable),
+            remedies=(*_actions(message, situation, requested, requested - free), *expandable),
         )
     notes = ["no free piece was large enough; a snapshot shows which tensors are between the pieces"]
     if message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE:
@@ -313,7 +366,7 @@ def _in_pieces(message: Message, requested: int, free: int, cached: int) -> Text
     )
 
 
-def _full(message: Message, account: Account | None, requested: int, free: int) -> TextVerdict:
+def _full(message: Message, account: Account | None, situation: Situation, requested: int, free: int) -> TextVerdict:
     allocated, cached = message.allocated_bytes, message.unallocated_bytes
     missing = requested - free - (cached or 0)
     if allocated is None:
@@ -331,7 +384,7 @@ def _full(message: Message, account: Account | None, requested: int, free: int) 
             f"{text_of_bytes(message.private_pools_bytes)} belong to CUDA graphs or memory pools, which alone can use "
             "them"
         )
-    remedies = [hold_less(allocated, missing)]
+    remedies = list(_actions(message, situation, requested, missing))
     if message.total_bytes is not None:
         # If some of PyTorch's memory was not on the GPU, all of it and the request must fit on the GPU.
         is_spilt = account is not None and account.spilt_bytes
@@ -350,11 +403,22 @@ def _full(message: Message, account: Account | None, requested: int, free: int) 
     )
 
 
-def _apple(message: Message) -> TextVerdict:
+def _apple(message: Message, situation: Situation) -> TextVerdict:
     if message.requested_bytes is None or message.allowed_bytes is None or message.allocated_bytes is None:
         return _bare(message)
     other = message.other_allocations_bytes or 0
     missing = message.requested_bytes + message.allocated_bytes + other - message.allowed_bytes
+    limit = estimate(
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, set before the program starts",
+        "removes the limit; the GPU shares the host's memory, so macOS then swaps or ends programs",
+    )
+    empty = estimate(
+        "torch.mps.empty_cache() before this line, and deleting what is no longer needed",
+        f"{text_of_bytes(other)} are in other Metal allocations: caches and buffers of this process outside PyTorch's "
+        "allocator, and of its libraries",
+    )
+    is_other = other > message.allocated_bytes
+    actions = tuple(_actions(message, situation, message.requested_bytes, missing))
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
@@ -362,14 +426,11 @@ def _apple(message: Message) -> TextVerdict:
             f"{text_of_bytes(other)} of the {text_of_bytes(message.allowed_bytes)} allowed when a request for "
             f"{text_of_bytes(message.requested_bytes)} failed."
         ),
-        remedies=(
-            hold_less(message.allocated_bytes, missing),
-            estimate(
-                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0, set before the program starts",
-                "removes the limit; the GPU shares the host's memory, so macOS then swaps or ends programs",
-            ),
+        remedies=(empty, limit) if is_other else (*actions, limit),
+        notes=(
+            "the limit is a share of the memory that macOS recommends for the GPU "
+            "(PYTORCH_MPS_HIGH_WATERMARK_RATIO, 1.7 by default)",
         ),
-        notes=("other Metal allocations belong to other libraries and caches in this process, and to the driver",),
     )
 
 

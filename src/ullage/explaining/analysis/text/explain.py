@@ -17,6 +17,7 @@ from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
 from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
+from ullage.explaining.analysis.text.situation import situation_of
 from ullage.explaining.analysis.text.verdict import TextVerdict
 from ullage.recorded.message.counted_messages import Unread
 from ullage.recorded.message.log import FoundMessage, Mention, pieces_of, scan
@@ -156,11 +157,11 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
 def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) -> TextVerdict:
     match message.kind:
         case MessageKind.ALLOCATOR:
-            return judge_allocator(message, account, libraries_bytes=libraries_bytes(found))
+            return judge_allocator(message, account, situation_of(found.frames), libraries_bytes=libraries_bytes(found))
         case MessageKind.LIMIT:
             return judge_preempted(message)
         case _:
-            return judge_other(message, found.statement, found.context)
+            return judge_other(message, found.statement, found.context, found.frames)
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:

@@ -140,7 +140,11 @@ class Messages:
 # Some allocators log an error without a traceback and then raise it. The log then has the message twice, and the
 # traceback is directly before the second one.
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    if first.context or first.place is not None:
+    """Return a message with the lines that precede its repetition in the log, if no lines precede the message itself.
+
+    Some allocators write an error to the log when they raise it; the traceback follows later.
+    """
+    if first.context or first.frames:
         return first
     return replace(first, context=again.context, place=again.place, statement=again.statement)
 
@@ -148,6 +152,9 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
+    if current.message.wording == "unknown" and "Caught OutOfMemoryError in replica" in current.message.text:
+        # DataParallel prints the error's name and the replica first; PyTorch's own message follows.
+        return found.message.kind is MessageKind.ALLOCATOR and found.message.total_bytes is not None
     return found.message.is_certain and not current.message.is_certain
 
 

@@ -1,12 +1,14 @@
 """Explains memory errors from outside PyTorch's allocator: CUDA, its libraries, host memory and address space."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ullage.base.units import BOGUS_BYTES, GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, estimate
 from ullage.recorded.message.message import Message
+from ullage.recorded.message.traceback import TextFrame
 from ullage.recorded.message.wording import MessageKind
 
 _Judge = TextVerdict | Callable[[Message], TextVerdict]
@@ -50,7 +52,45 @@ _KERNEL_DRIVER: Final = TextVerdict(
         "dmesg -T shows the adjacent lines of the system log, and so the programs that ran",
     ),
 )
-# The verdict on a failed NVML query. PyTorch asks NVML for the GPU's processes only if the driver refused a request.
+"""The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
+_FIRST_USE: Final = re.compile(
+    r"\b(mem_get_info|set_device|init_device|_lazy_init|_cuda_init|cuda\.init|current_device|current_stream"
+    r"|get_device_(?:name|properties|capability)|cuDevicePrimaryCtxRetain|manual_seed|device_count)\b"
+)
+"""Pattern for calls that use a GPU for the first time and create its CUDA context."""
+_FIRST_CALL: Final = TextVerdict(
+    cause=Cause.OTHER_PROCESS,
+    sentence=(
+        "The GPU was full before this process used it: the process failed at its first CUDA call, which creates the "
+        "CUDA context and needs a few hundred MiB."
+    ),
+    remedies=(
+        estimate(
+            "list the GPU's processes with nvidia-smi (in a container: on the host), and end them",
+            "an earlier run that did not end, a server or another user holds the memory",
+        ),
+        estimate("use another GPU (CUDA_VISIBLE_DEVICES)", "settings of this process do not help before it has memory"),
+    ),
+)
+"""The verdict on an out-of-memory error of CUDA at the first use of the GPU in a process."""
+_UNIFIED: Final = TextVerdict(
+    cause=Cause.DISGUISED,
+    sentence=(
+        "The memory that GPU and CPU share is full (unified memory, as on Jetson): the operating system, its page "
+        "cache, other programs and pinned memory use the same memory."
+    ),
+    remedies=(
+        estimate(
+            "look at the shared memory with free -h or tegrastats, and end other programs (also the desktop)",
+            "nvidia-smi has no figures for unified memory",
+        ),
+        estimate(
+            "drop the page cache: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
+            "files that were read, such as checkpoints, stay in the page cache, which the GPU driver cannot use",
+        ),
+    ),
+)
+"""The verdict on an out-of-memory error on a machine whose GPU shares the memory of the CPU."""
 _WITHOUT_NVML: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -63,6 +103,16 @@ _WITHOUT_NVML: Final = TextVerdict(
         "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
+"""The verdict on a failed NVML query. PyTorch queries NVML for the GPU's processes only if the driver refused a
+request.
+"""
+_VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
+"""Pattern for the kernel's line about a killed process, with the host memory that the process held."""
+_LIMITED: Final = {
+    "slurm": ("Slurm job", "#SBATCH --mem=..."),
+    "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
+}
+"""Names of memory limits below the memory of the machine, and how to raise them, by the wording of the message."""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -73,18 +123,21 @@ _WARNED: Final = TextVerdict(
 )
 
 
-def judge_other(message: Message, statement: str | None, context: tuple[str, ...] = ()) -> TextVerdict:
-    """Return the explanation of a message that does not come from PyTorch's allocator.
+def judge_other(
+    message: Message, statement: str | None, context: tuple[str, ...] = (), frames: Sequence[TextFrame] = ()
+) -> TextVerdict:
+    """Return the verdict on a message that does not come from PyTorch's allocator.
 
     Args:
         message: the message.
         statement: the line of user code that raised the error, if known.
         context: the activities of the program, as names from `ullage.recorded.message.log`.
+        frames: the stack frames of the traceback, the innermost first.
     """
     if message.kind is MessageKind.DRIVER:
         judge = _DRIVERS.get(message.backend or "")
         if judge is None:
-            return _driver(statement, context)
+            return _driver(statement, context, frames)
     else:
         judge = _JUDGES[message.kind]
     return judge(message) if callable(judge) else judge
@@ -127,7 +180,7 @@ def _bogus(message: Message) -> TextVerdict:
     )
 
 
-def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
+def _driver(statement: str | None, context: tuple[str, ...], frames: Sequence[TextFrame]) -> TextVerdict:
     if (statement is not None and "pin_memory" in statement) or "pinned memory" in context:
         line = f" ({statement})" if statement is not None else " (the traceback shows where)"
         return TextVerdict(
@@ -142,6 +195,10 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
                 ),
             ),
         )
+    if "unified memory" in context:
+        return _UNIFIED
+    if is_first_call(frames, statement):
+        return _FIRST_CALL
     return TextVerdict(
         cause=Cause.DISGUISED,
         sentence=(
@@ -155,6 +212,12 @@ def _driver(statement: str | None, context: tuple[str, ...]) -> TextVerdict:
             "if the traceback has pin_memory or cudaHostAlloc, host memory ran out, not GPU memory",
         ),
     )
+
+
+def is_first_call(frames: Sequence[TextFrame], statement: str | None = None) -> bool:
+    """Return whether a traceback shows the first use of the GPU in a process: CUDA creates its context there."""
+    texts = [statement, *(frame.statement for frame in frames[:4]), *(frame.function for frame in frames[:4])]
+    return any(text is not None and _FIRST_USE.search(text) for text in texts)
 
 
 def _level_zero(message: Message) -> TextVerdict:
@@ -240,24 +303,45 @@ def _host(message: Message) -> TextVerdict:
 
 
 def _killed(message: Message) -> TextVerdict:
-    if message.is_certain:
+    if not message.is_certain:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            sentence=(
+                "The process was killed from outside (SIGKILL: exit code 137 or -9), usually by the system because "
+                "host memory, not GPU memory, was full."
+            ),
+            notes=(
+                "dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",
+            ),
+        )
+    victim = _VICTIM.search(message.text)
+    held = f": process {victim['name']} held {text_of_bytes(int(victim['kib']) * 1024)}" if victim is not None else ""
+    if message.wording in _LIMITED:
+        where, how = _LIMITED[message.wording]
         return TextVerdict(
             cause=Cause.DISGUISED,
-            sentence="Host memory ran out, not GPU memory, and the system killed the process.",
+            sentence=(
+                f"Host memory ran out, not GPU memory: the {where} reached its memory limit, and a process was killed"
+                f"{held}. The machine may have had free memory."
+            ),
             remedies=(
+                estimate(f"a higher memory limit ({how})", "the limit counts the memory of all processes and /dev/shm"),
                 estimate(
-                    "fewer DataLoader workers, smaller prefetch, or a higher memory limit for the job",
-                    "each worker has a copy",
+                    "use less host memory: fewer DataLoader workers, and checkpoints that are loaded by one process "
+                    "at a time",
+                    "each worker, and each process that loads a checkpoint, has its own copy",
                 ),
             ),
         )
     return TextVerdict(
-        cause=Cause.CANNOT_TELL,
-        sentence=(
-            "The process was killed from outside (SIGKILL: exit code 137 or -9), usually by the system because host "
-            "memory, not GPU memory, was full."
+        cause=Cause.DISGUISED,
+        sentence=f"Host memory ran out, not GPU memory, and the system killed the process{held}.",
+        remedies=(
+            estimate(
+                "fewer DataLoader workers, smaller prefetch, or a higher memory limit for the job",
+                "each worker has a copy",
+            ),
         ),
-        notes=("dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",),
     )
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.remedy import Remedy
 
@@ -25,25 +24,6 @@ def estimate(name: str, arithmetic: str) -> Remedy:
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)
-
-
-def hold_less(allocated_bytes: int, missing_bytes: int) -> Remedy:
-    """Return the advice to use less memory, with the estimated share by which to reduce it.
-
-    Args:
-        allocated_bytes: the memory that the run held.
-        missing_bytes: the memory that was missing. If rounding in the message hides it, this is 0 or less.
-    """
-    if missing_bytes <= 0:
-        return estimate(
-            "use 1 % less memory at the peak: a smaller batch, or checkpointing",
-            f"the missing memory is less than the message's rounding, with {text_of_bytes(allocated_bytes)} allocated",
-        )
-    share = -(-100 * missing_bytes // (allocated_bytes + missing_bytes))
-    return estimate(
-        f"use {share} % less memory at the peak: a smaller batch, or checkpointing",
-        f"{text_of_bytes(missing_bytes)} are missing, with {text_of_bytes(allocated_bytes)} allocated",
-    )
 
 
 SEE_NVIDIA_SMI: Final = "other programs may use the GPU: list them with nvidia-smi"

@@ -6,6 +6,7 @@ from typing import Final
 
 from ullage.base.units import GIB
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES
+from ullage.explaining.analysis.text.other_errors import is_first_call
 from ullage.explaining.analysis.text.programs import libraries, others, servers, sglang, vllm
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
@@ -80,7 +81,8 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
     """Explain an error of PyTorch, CUDA or a library. If it came from a known program, the advice names that program's
     settings.
     """
-    if found.message.kind not in _OF_THE_CARD:
+    is_before_loading = found.message.kind is MessageKind.DRIVER and is_first_call(found.frames, found.statement)
+    if found.message.kind not in _OF_THE_CARD or is_before_loading:
         return verdict
     context = found.context
     # SGLang has used parts of vLLM; vLLM has never used parts of SGLang.

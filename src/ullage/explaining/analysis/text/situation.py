@@ -1,0 +1,186 @@
+"""What a program was doing when memory ran out, derived from the traceback of its error message.
+
+The phase (loading, forward pass, optimizer step, ...) decides which advice makes sense: while weights are loaded,
+a smaller batch does not help, and without gradients activation checkpointing saves nothing.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ullage.recorded.message.traceback import TextFrame
+
+
+class FailurePhase(StrEnum):
+    """The part of a program that ran out of memory."""
+
+    LOADING = "loading"
+    """Weights are read or moved to the GPU."""
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    """The optimizer's step, whose first call creates its states."""
+    EVALUATION = "evaluation"
+    """A forward pass without gradients."""
+    GENERATION = "generation"
+    """Token generation with a language model, whose KV cache grows."""
+    DECODING = "decoding"
+    """The decoder of an image or video autoencoder (VAE)."""
+    GATHERING = "gathering"
+    """A state dict or sharded parameters are collected, for example to save a checkpoint."""
+    COMPILING = "compiling"
+    """torch.compile or Triton tries kernels."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """The phase of a failure, the frame that shows it, and the libraries in the traceback."""
+
+    phase: FailurePhase
+    shown_by: TextFrame | None
+    """The stack frame from which the phase was derived; None if the phase is unknown."""
+    frames: tuple[TextFrame, ...]
+    """The stack frames of the traceback, the innermost first."""
+    libraries: tuple[str, ...]
+    """Names of the Python packages in the traceback, the innermost first, without torch."""
+
+    @property
+    def has_gradients(self) -> bool | None:
+        """Whether the program computes gradients in this phase; None if that is unknown."""
+        if self.phase in (FailurePhase.BACKWARD, FailurePhase.OPTIMIZER):
+            return True
+        if self.phase in (
+            FailurePhase.LOADING,
+            FailurePhase.EVALUATION,
+            FailurePhase.GENERATION,
+            FailurePhase.DECODING,
+            FailurePhase.GATHERING,
+        ):
+            return False
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PhaseSign:
+    """A sign of a phase: a pattern for the statement, the function or the file of a stack frame."""
+
+    phase: FailurePhase
+    statement: re.Pattern[str] | None = None
+    function: re.Pattern[str] | None = None
+    file: re.Pattern[str] | None = None
+    around: re.Pattern[str] | None = None
+    """A pattern for the source lines that a notebook's traceback shows next to the statement."""
+
+    def fits(self, frame: TextFrame) -> bool:
+        """Return whether a stack frame shows the phase: all patterns of the sign must match."""
+        texts = (
+            (self.statement, frame.statement),
+            (self.function, frame.function),
+            (self.file, frame.file),
+            (self.around, frame.around),
+        )
+        return all(pattern is None or (text is not None and pattern.search(text)) for pattern, text in texts)
+
+
+def _words(*words: str) -> re.Pattern[str]:
+    return re.compile("|".join(words))
+
+
+_LOADS: Final = _words(
+    r"\.from_pretrained\(",
+    r"\.from_single_file\(",
+    r"\btorch\.load\(",
+    r"\bload_(model|file|checkpoint|weights|torch_file|state_dict|lora|pretrained|adapter|diffusion_model)\w*\(",
+    r"\bsafe_open\(",
+    r"\b(model|pipe|pipeline|net|network|self\.model|llm|vae|unet|transformer|text_encoder)\w*\.(to|cuda|half)\(",
+    r"\b(create_weights|dispatch_model|set_module_tensor_to_device|prepare_model)\(",
+)
+_LOADING_FUNCTION: Final = _words(
+    r"^(_?load\w*|from_pretrained|_load_state_dict_into_\w+|set_module_tensor_to_device|create_weights)$",
+    r"^(partially_load|model_load)$",
+)
+_GATHERS: Final = _words(
+    r"\bstate_dict\(",
+    r"\bsave_(pretrained|checkpoint|model|16bit_model)\(",
+    r"summon_full_params|GatheredParameters|get_model_state_dict|full_tensor\(|get_fp32_state_dict",
+)
+_OPTIMIZERS: Final = _words(r"torch[\\/]optim[\\/]", r"bitsandbytes[\\/]optim[\\/]", r"deepspeed[\\/].*optim")
+_EVALUATES: Final = _words(
+    r"\b(no_grad|inference_mode)\b",
+    r"\b(evaluate|evaluation_loop|prediction_step|validation_step|validate|predict|predict_step|test_step)\(",
+    r"\bcompute_metrics\(",
+)
+_EVALUATING_FUNCTION: Final = _words(
+    r"^(evaluate|evaluation_loop|prediction_step|validation_step|validate|test|inference)$"
+)
+_SIGNS: Final = (
+    # Of the signs that one frame has, the first decides.
+    _PhaseSign(
+        phase=FailurePhase.COMPILING,
+        file=_words(r"torch[\\/]_inductor[\\/]", r"triton[\\/](testing|runtime[\\/]autotuner)"),
+    ),
+    _PhaseSign(phase=FailurePhase.GATHERING, statement=_GATHERS),
+    _PhaseSign(phase=FailurePhase.LOADING, statement=_LOADS),
+    _PhaseSign(phase=FailurePhase.LOADING, function=_LOADING_FUNCTION),
+    _PhaseSign(
+        phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
+    ),
+    _PhaseSign(phase=FailurePhase.OPTIMIZER, file=_OPTIMIZERS),
+    _PhaseSign(
+        phase=FailurePhase.OPTIMIZER, statement=_words(r"\b(optimizer|optim|opt|scaler|self\.optimizer)\w*\.step\(")
+    ),
+    _PhaseSign(phase=FailurePhase.BACKWARD, statement=_words(r"\.backward\(", r"run_backward\(", r"autograd\.grad\(")),
+    _PhaseSign(
+        phase=FailurePhase.BACKWARD, function=_words(r"^(backward|_engine_run_backward|unscale_\w*|training_backward)$")
+    ),
+    _PhaseSign(
+        phase=FailurePhase.DECODING,
+        statement=_words(
+            r"\bvae\w*(\.\w+)?\.(decode|encode|tiled_decode)\w*\(", r"\bdecode_(latents|first_stage|image)\w*\("
+        ),
+    ),
+    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]vae\.py$", r"[\\/]vae[\\/]")),
+    _PhaseSign(
+        phase=FailurePhase.GENERATION,
+        statement=_words(r"\.generate\(", r"\b_sample\(", r"\b_beam_search\(", r"\.chat\("),
+    ),
+    _PhaseSign(phase=FailurePhase.GENERATION, file=_words(r"generation[\\/]utils\.py$")),
+    _PhaseSign(phase=FailurePhase.EVALUATION, statement=_EVALUATES),
+    _PhaseSign(phase=FailurePhase.EVALUATION, around=_words(r"\bno_grad\(", r"\binference_mode\(")),
+    _PhaseSign(phase=FailurePhase.EVALUATION, function=_EVALUATING_FUNCTION),
+    _PhaseSign(phase=FailurePhase.EVALUATION, file=_words(r"[\\/](diffusers|comfy|ldm_patched|ComfyUI)[\\/]")),
+    _PhaseSign(
+        phase=FailurePhase.FORWARD,
+        function=_words(r"^(forward|_call_impl|__call__|_wrapped_call_impl|training_step|compute_loss)$"),
+    ),
+)
+_PACKAGE: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<name>\w+)[\\/]")
+_NOT_NAMED: Final = ("torch", "threading", "runpy")
+
+
+def situation_of(frames: Sequence[TextFrame]) -> Situation:
+    """Return what a program was doing, from the stack frames of its traceback.
+
+    The innermost frame with a sign decides. The sign of a forward pass is weaker than all others, because a forward
+    pass is also a part of an evaluation or a generation. A forward pass inside an optimizer's step is a forward pass:
+    Lightning runs the whole training step as the optimizer's closure.
+
+    Args:
+        frames: the frames, the innermost first.
+    """
+    packages = dict.fromkeys(match["name"] for frame in frames if (match := _PACKAGE.search(frame.file)))
+    libraries = tuple(name for name in packages if name not in _NOT_NAMED)
+    forward: TextFrame | None = None
+    for frame in frames:
+        phase = next((sign.phase for sign in _SIGNS if sign.fits(frame)), None)
+        if phase is FailurePhase.OPTIMIZER and forward is not None:
+            break
+        if phase is FailurePhase.FORWARD:
+            forward = forward or frame
+        elif phase is not None:
+            return Situation(phase=phase, shown_by=frame, frames=tuple(frames), libraries=libraries)
+    phase = FailurePhase.UNKNOWN if forward is None else FailurePhase.FORWARD
+    return Situation(phase=phase, shown_by=forward, frames=tuple(frames), libraries=libraries)
