@@ -302,7 +302,7 @@ def test_a_terminal_that_is_closed_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "ullage run was given nothing to run; expected a script"),
+        ([], "ullage run needs a script to run: ullage run train.py"),
         (["nowhere.py"], "the script nowhere.py does not exist"),
         (["no-such-launcher"], "no-such-launcher is neither a script"),
         (["-m"], "-m needs the name of a module"),
