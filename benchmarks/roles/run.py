@@ -33,7 +33,7 @@ emulated A100 and recorded torch's Python stacks.
 for example, whether `Optimizer.step` or the call of a module allocated the block. The lifetime of blocks shows, for
 example, which blocks are activations. The forward pass allocates activations, and activations are still alive in the
 backward pass. The size of blocks shows, for example, which blocks are gradients, because a gradient has the size of
-its parameter. The report of `ullage explain` states how certain each role is:
+its parameter. The report of `ullage explain` states how certain each role is.
 
 * *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block fits this role.
 * *likely*: the lifetime and the size of the block indicate its role.
@@ -52,8 +52,7 @@ does not show which code allocated the parameters.
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of one module that is passed to another module (workload `gan`): `ullage predict` reports the
-  result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
+* The detached result of one module that is passed to a second module (workload `gan`): `ullage predict` reports the result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
   Both reports are right.
 * The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports this gradient as a
   gradient, which is right. `ullage predict` reports the gradient of an input as a temporary, because `ullage predict`
@@ -64,8 +63,7 @@ DIFFERENCES = """
   `ullage explain` reports these parameters as inputs, which is wrong.
 * Long-lived parameters without a gradient of the same size: `ullage explain` reports these parameters as inputs,
   which is wrong.
-* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so
-  `ullage explain` regards the two steps as one step.
+* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps. `ullage explain` therefore regards the two steps as one step.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report the buckets as
   inputs, which is wrong.
 """
@@ -88,7 +86,7 @@ line saved is freed immediately after the allocation.
 
 PyTorch's anomaly mode records the source line that created each node of autograd's graph. The table compares the
 forward lines from `ullage explain` with the lines from anomaly mode. The comparison covers all bytes that the
-backward pass allocates, and whose stack has no line of the script:
+backward pass allocates, and whose stack has no line of the script.
 
 """
 
