@@ -52,7 +52,8 @@ does not show which code allocated the parameters.
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of one module that is passed to a second module (workload `gan`): `ullage predict` reports the result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
+* The detached result of one module that is passed to a second module (workload `gan`): `ullage predict` reports the
+  result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
   Both reports are right.
 * The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports this gradient as a
   gradient, which is right. `ullage predict` reports the gradient of an input as a temporary, because `ullage predict`
@@ -63,7 +64,8 @@ DIFFERENCES = """
   `ullage explain` reports these parameters as inputs, which is wrong.
 * Long-lived parameters without a gradient of the same size: `ullage explain` reports these parameters as inputs,
   which is wrong.
-* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps. `ullage explain` therefore regards the two steps as one step.
+* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps.
+  `ullage explain` therefore regards the two steps as one step.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report the buckets as
   inputs, which is wrong.
 """
