@@ -24,67 +24,71 @@ WRONG_SHOWN = 0.005
 HEAD = """# How accurate are the roles of `explain`?
 
 `ullage explain` infers the role of each block (parameter, gradient, activation, and so on) from a snapshot.
-`ullage predict` observes the same run while it runs, and [knows the owner of every tensor](roles.md). The first table
-shows for which share of the bytes `ullage explain` finds the right role, compared with `ullage predict`. For this
-comparison, {count} training workloads ran on an emulated A100 and recorded torch's Python stacks.
+`ullage predict` observes a run while the run goes on, and [knows the owner of every tensor](roles.md). The first
+table compares the roles from `ullage explain` with the roles from `ullage predict`. The percentage is the share of
+bytes for which `ullage explain` finds the right role. For the comparison, {count} training workloads ran on an
+emulated A100 and recorded torch's Python stacks.
 
 `ullage explain` uses three properties of a block: its stack, its lifetime, and its size. The stack of a block shows,
 for example, whether `Optimizer.step` or the call of a module allocated the block. The lifetime of blocks shows, for
-example, which blocks are activations: the forward pass allocates them, and they are still alive in the backward pass.
-The size of blocks shows, for example, which blocks are gradients, because a gradient has the size of its parameter.
-The report states how certain each role is.
+example, which blocks are activations. The forward pass allocates activations, and activations are still alive in the
+backward pass. The size of blocks shows, for example, which blocks are gradients, because a gradient has the size of
+its parameter. The report of `ullage explain` states how certain each role is.
 
-* *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block fits it.
+* *certain*: PyTorch's own functions on the block's stack show the role, and the lifetime of the block fits this role.
 * *likely*: the lifetime and the size of the block indicate its role.
-* *a guess*: only the size indicates the role, or the recording does not contain the block's whole lifetime.
+* *a guess*: only the size of the block indicates the role, or the recording does not contain the block's whole
+  lifetime.
 * *unknown*: nothing indicates the role.
 
 """
 RIGHT = """
 The table shows the bytes with the right role, as a share of all bytes at the peak. The rules for finding roles were
-developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. A
-recording that ends at the peak, such as the recording of a failed run, does not show the whole lifetime of the blocks
-that are alive at the peak. A recording that begins with the second training step does not show which code allocated
-the parameters.
+developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. Some
+recordings end at the peak, such as the recording of a failed run. If a recording ends at the peak, it does not show
+the whole lifetime of the blocks that are alive at the peak. If a recording begins with the second training step, it
+does not show which code allocated the parameters.
 """
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of one module that is passed to another module (workload `gan`): it is an input of the second
-  module for `ullage predict`, and an activation of the first module for `ullage explain`. Both are right.
-* The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports it as a gradient,
-  which is right. `ullage predict` reports the gradient of an input as a temporary, because it knows only the
-  gradients of parameters.
+* The detached result of one module that is passed to a second module (workload `gan`): `ullage predict` reports the
+  result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
+  Both reports are right.
+* The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports this gradient as a
+  gradient, which is right. `ullage predict` reports the gradient of an input as a temporary, because `ullage predict`
+  knows only the gradients of parameters.
 * Separate cuBLASLt workspaces of 1 MiB: if a parameter has the same size, `ullage explain` cannot distinguish these
   workspaces from activations in a short run.
 * Parameters that a library allocates outside torch's modules, such as the shards in workload `fsdp2_one_rank`:
-  `ullage explain` reports them as inputs, which is wrong.
-* Long-lived parameters without a gradient of the same size: `ullage explain` reports them as inputs, which is wrong.
-* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps, so
-  `ullage explain` regards them as one step.
-* The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report them as inputs,
+  `ullage explain` reports these parameters as inputs, which is wrong.
+* Long-lived parameters without a gradient of the same size: `ullage explain` reports these parameters as inputs,
   which is wrong.
+* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps.
+  `ullage explain` therefore regards the two steps as one step.
+* The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report the buckets as
+  inputs, which is wrong.
 """
 
 
 BACKWARD = """
 ## How accurate is the forward line of memory that backward allocates?
 
-Autograd's threads run the backward pass, and they have no Python frames. So `ullage explain` has to find the forward
-line that belongs to a block of the backward pass. If the snapshot has C++ frames (`stacks="all"`, PyTorch's default),
-these frames name the backward operation. The backward pass runs operations in the reverse order of the forward pass:
-the last convolution of forward is the first convolution of backward. If both passes have the same number of
-operations with one name, `ullage explain` matches these operations in reverse order. For such operations,
-`ullage explain` shows a line such as "train.py:12 (its backward)".
+Autograd's threads run the backward pass. These threads have no Python frames. For a block of the backward pass,
+`ullage explain` therefore has to find the forward line of the same operation. If the snapshot has C++ frames
+(`stacks="all"`, PyTorch's default), the C++ frames name the backward operation. The backward pass runs operations in
+the reverse order of the forward pass: the last convolution of forward is the first convolution of backward. If an
+operation name occurs equally often in forward and in backward, `ullage explain` matches the operations of this name
+in reverse order. For a matched operation, the report shows a line such as "train.py:12 (its backward)".
 
-The report calls the forward line a guess in three cases. In the first case, a block is allocated between two
-operations of the same line. In the second case, an operation name occurs less often in backward than in forward,
-because the first operations of forward may need no gradient. In the third case, a block that the forward line saved
-is freed immediately after the allocation.
+The report of `ullage explain` calls a forward line a guess in three cases. In the first case, a block is allocated
+between two operations of the same line. In the second case, an operation name occurs less often in backward than in
+forward, because the first operations of forward may need no gradient. In the third case, a block that the forward
+line saved is freed immediately after the allocation.
 
-The table compares the forward lines that `ullage explain` finds with PyTorch's anomaly mode, which records the line
-that created each node of autograd's graph. The comparison covers all bytes that the backward pass allocates and whose
-stack has no line of the script:
+PyTorch's anomaly mode records the source line that created each node of autograd's graph. The table compares the
+forward lines from `ullage explain` with the lines from anomaly mode. The comparison covers all bytes that the
+backward pass allocates, and whose stack has no line of the script.
 
 """
 
