@@ -282,7 +282,7 @@ class Page:
     def endings(self) -> None:
         self.tell("\n## Memory that is left after training\n")
         self.tell(
-            "Sizes are in MiB. They were measured after the action in the first column, followed by `gc.collect()` "
+            "Sizes are in MiB. The sizes were measured after the action in the first column, followed by `gc.collect()` "
             "and `empty_cache()`.\n"
         )
         self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
