@@ -30,9 +30,10 @@ CHANGES = {
 TITLE = "# Which ordinary lines of PyTorch code need unexpected memory?"
 PAGE = """{title}
 
-The table lists nine short scripts in examples/unexpected_costs, each with one such line, and their peaks of allocated
-memory in MiB. `ullage predict` ran each script on an emulated {gpu} (torch {torch}), once unchanged and once with the
-change that the list below the table describes. These commands run the first script without and with its change.
+The table lists nine short scripts in examples/unexpected_costs, and their peaks of allocated memory in MiB. Each script
+has one line that needs more memory than expected. `ullage predict` ran each script on an emulated {gpu} (torch
+{torch}), once unchanged and once with the change that the list below the table describes. The following two commands
+run the first script: unchanged, and with its change.
 
 ```
 ullage predict examples/unexpected_costs/{first}.py --gpu {gpu}

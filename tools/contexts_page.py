@@ -63,17 +63,17 @@ def _beginning(found: list[Reading]) -> list[str]:
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
         f"The data contains {len(found)} readings. Some readings are left out because of the text that was published "
-        f"with them. These are their numbers and the reasons: {said}.",
+        f"with them. The numbers of these readings, with the reasons, are: {said}.",
         f"Readings above {OTHER:g} times the median of their chip are left out. The processes of these readings held "
         "other memory in addition to the CUDA context, such as NCCL's buffers. PyTorch's error messages do not show "
-        "that memory separately. So a process that uses NCCL takes more memory than the tables on this page show.",
+        "that memory separately. A process that uses NCCL takes more memory than the tables on this page show.",
         f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile '
         f"of the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "
         '"low" and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
         'MiB). The column "expected" shows the median of the readings. If somebody measured the context after '
-        "training steps, it shows that measurement instead.",
+        "training steps, the column shows that measurement instead.",
         "If the text of a reading does not name the GPU, the total memory identifies the GPU. If ullage's table of "
-        "GPUs has the same total for another chip, the reading is not used. So the readings of the H100 may include "
+        "GPUs has the same total for another chip, the reading is not used. The readings of the H100 may include "
         "some readings of the H100 PCIe, because no reading shows the total memory of the H100 PCIe.",
         "The text of a reading rarely says at which time in the run it was taken. When a process ran out of memory, "
         "it had already run kernels. Error messages whose traceback shows that weights were being loaded are left "
@@ -107,7 +107,7 @@ def _own(known: list[Population]) -> list[str]:
         f"## Chips with {FEWEST} readings or more",
         _table("| GPUs with this chip | readings | left out | low | expected | high |", *map(_own_row, own)),
         _wrapped(
-            f"So {len(narrow)} GPUs of ullage's table have a range that is narrower than {GOAL_MIB} MiB and comes "
+            f"{len(narrow)} GPUs of ullage's table have a range that is narrower than {GOAL_MIB} MiB and comes "
             f"from readings of their chip. {len(read)} of these GPUs have readings themselves; the GPUs in italics "
             "have the same architecture and the same number of SMs as a GPU with readings."
         ),

@@ -32,7 +32,8 @@ The commands of this table ran on an emulated {gpu} with torch {torch}.
 |---|---|---|---|---|
 {rows}
 
-For {equal} of {count} commands, both peaks are equal to those of the plain script, to the byte.
+For {equal} of {count} commands, the peaks of allocated and of reserved memory equal those of the plain script, to the
+byte.
 
 """
 FIGURES: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "world_size", "torch")

@@ -45,22 +45,23 @@ Only a few pieces of common advice against out-of-memory errors lower the peak o
 * **If the lengths of your batches vary**: run the longest batch first, or set `expandable_segments:True`.
 * **Good habits**: do not delete variables by hand, call `zero_grad()`, use `torch.no_grad()` if you do not train, and
   keep numbers instead of outputs.
-* **Most other advice does not lower the peak of this training loop**, because it frees memory before or after the
-  peak, not at the peak. GPT-2 reaches its peak at the beginning of backward, when the saved tensors and the logits
+* **Most other advice does not lower the peak of this training loop**, because the advice frees memory before or after
+  the peak, not at the peak. GPT-2 reaches its peak at the beginning of backward, when the saved tensors and the logits
   are allocated.
 
-The tables on this page apply each piece of common advice, and each common habit, to the same training loop. This loop
+The tables on this page apply each piece of common advice, and each common habit, to the same training loop. The loop
 trains GPT-2 small (or ResNet-50) with AdamW and fp16 autocast. Each batch has {items} sequences of {length:,} tokens.
 The loop runs with torch {version} on an emulated {card}.
 
-The columns *allocated* and *reserved* have the peaks of torch.cuda's statistics after {warm} steps. If a loop does
-not fit on the GPU, it runs again on the same emulated GPU with 64 GiB of memory. This run shows how much memory the
-loop needs.
+The columns *allocated* and *reserved* have the peaks of torch.cuda's statistics after {warm} steps. If a loop does not
+fit on the GPU, the loop runs again on the same emulated GPU with 64 GiB of memory. The second run shows how much memory
+the loop needs.
 
-An emulated GPU computes nothing, so it cannot measure *time*. For advice that changes the amount of computation, the
-column *time* has a ratio: the time of a step with the change, divided by the time of a step without it. Both times
-were measured with a small model on one CPU thread. A ratio of 1.3 means 30 % longer, and 0.8 to 1.2 is within noise.
-On a real GPU, this ratio differs. An empty cell means that only a real GPU can measure the time.
+An emulated GPU computes nothing, so the *time* was not measured on it. For advice that changes the amount of
+computation, the column *time* has a ratio: the time of a step with the change, divided by the time of a step without
+the change. The two times were measured with a small model on one CPU thread. A ratio of 1.3 means 30 % longer, and 0.8
+to 1.2 is within noise. On a real GPU, this ratio differs. An empty cell means that only a real GPU can measure the
+time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
 HABITS = """
@@ -282,8 +283,8 @@ class Page:
     def endings(self) -> None:
         self.tell("\n## Memory that is left after training\n")
         self.tell(
-            "Sizes are in MiB. They were measured after the action in the first column, followed by `gc.collect()` "
-            "and `empty_cache()`.\n"
+            "Sizes are in MiB. The sizes were measured after the action in the first column, followed by "
+            "`gc.collect()` and `empty_cache()`.\n"
         )
         self.tell("| action | allocated | reserved | verdict |\n|---|---|---|---|")
         self.compare(AFTER, AFTER[0], left_row)

@@ -100,7 +100,7 @@ def section_of(repeats: Sequence[Repeats]) -> list[str]:
         "## The same recipe, measured again",
         "",
         "Some training recipes were measured several times on the same real GPU. Each cell of this table has the",
-        "smallest and the largest measured figure in bytes. The difference between the two is in brackets.",
+        "smallest and the largest measured figure in bytes. The difference of the two figures is in brackets.",
         f"For {apart} of {len(repeats)} recipes, the measured reserved peaks differ by more than 2 %,",
         "so no single prediction can be within 1 % of all measured peaks.",
         "",

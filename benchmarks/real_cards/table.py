@@ -39,7 +39,7 @@ def page_of(cases: Mapping[str, Sequence[Case]], results: Mapping[str, Mapping[s
         "This repository has no files of the published runs; `benchmarks/real_cards/` describes what is downloaded.",
         "A published figure counts as equal if the emulated figure, rounded to the published precision, is the same.",
         "If the emulated figure is different, the cell is bold.",
-        "It has the published figure, and the difference in bytes and in percent.",
+        "A bold cell has the published figure, and the difference in bytes and in percent.",
         "In the tables, numbers in brackets are the range of several emulated runs.",
         "",
         "|  | equal |",
