@@ -386,3 +386,10 @@ def test_a_kill_for_the_machines_memory_is_told_where_the_card_had_run_out_befor
     (note,) = [note for note in told.notes if "host memory ran out" in note]
     assert note.startswith("line 3 reports that host memory ran out")
     assert not any("host memory ran out" in note for note in explain_text(f"{text}\n{text}").notes)
+
+
+def test_within_a_sentence_a_cause_keeps_the_capitals_of_gpu() -> None:
+    assert Cause.TRULY_FULL.phrase == "not enough GPU memory"
+    for cause in Cause:
+        assert cause.phrase.upper() == cause.heading
+        assert "gpu" not in cause.phrase

@@ -48,6 +48,11 @@ class Cause(StrEnum):
         """The heading of a report about this cause, such as "NOT ENOUGH GPU MEMORY"."""
         return _HEADINGS[self]
 
+    @property
+    def phrase(self) -> str:
+        """The heading in lower case, for use within a sentence or a table: "not enough GPU memory"."""
+        return self.heading.lower().replace("gpu", "GPU")
+
 
 _HEADINGS: Final = {
     Cause.TRULY_FULL: "NOT ENOUGH GPU MEMORY",

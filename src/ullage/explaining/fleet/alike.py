@@ -143,7 +143,7 @@ def why_it_differs(rank: RankSummary, usual: RankSummary) -> str:
 def _ends(rank: RankSummary, usual: RankSummary) -> Iterator[str]:
     if rank.requested_bytes is not None and not usual.failed:
         at = f" at {rank.failing_line}" if rank.failing_line else ""
-        cause = Cause(rank.cause).heading.lower().replace("gpu", "GPU")
+        cause = Cause(rank.cause).phrase
         yield f"out of memory ({cause}): a request of {text_of_bytes(rank.requested_bytes)} failed{at}"
     elif usual.failed and not rank.failed:
         yield "did not run out of memory"

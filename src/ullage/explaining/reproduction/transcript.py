@@ -127,7 +127,7 @@ def statement_of(reproduction: Reproduction) -> str:
     request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
     if reproduction.cause is Cause.FRAGMENTED:
         return f"Memory is fragmented: {needed} are needed in one piece; {free} are free and {cached} cached."
-    name = reproduction.cause.heading.lower().replace("gpu", "GPU")
+    name = reproduction.cause.phrase
     of_driver = f" (the allocator requests {needed} from the driver)" if needed != request else ""
     return f"The cause is {name}: the request for {request}{of_driver} fails with {free} free and {cached} cached."
 

@@ -121,7 +121,7 @@ def _ranks(ranks: tuple[RankVerdict, ...]) -> Table:
             TableRow(
                 cells=(
                     verdict.rank,
-                    verdict.cause.heading.lower(),
+                    verdict.cause.phrase,
                     _size(verdict.message.requested_bytes),
                     _size(verdict.message.free_bytes),
                 ),

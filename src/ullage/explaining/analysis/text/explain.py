@@ -138,7 +138,7 @@ def _notes_of_ranks(ranks: tuple[RankVerdict, ...], together: Messages) -> Itera
     for cause, one in reversed(others.items()):
         differing = [verdict.rank for verdict in ranks if verdict.cause is cause]
         verb = "differs" if len(differing) == 1 else "differ"
-        yield f"{_some(differing)} {verb}: {cause.heading.lower()}. {one.sentence}"
+        yield f"{_some(differing)} {verb}: {cause.phrase}. {one.sentence}"
 
 
 def _some(names: Sequence[str]) -> str:
