@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ullage.base.errors import keyword_of
+
 
 def with_flags(text: str, group: Any) -> str:
     """Replace each `keyword=` in an error message with the flag of that option.
@@ -32,5 +34,5 @@ def _flags(group: Any) -> Iterator[tuple[str, str]]:
         for parameter in command.params:
             long = [flag for flag in parameter.opts if flag.startswith("--")]
             if long:
-                yield long[0].removeprefix("--").replace("-", "_"), long[0]
+                yield keyword_of(long[0]), long[0]
                 yield parameter.name, long[0]
