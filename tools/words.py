@@ -3,8 +3,7 @@
     python tools/words.py [FILES...]     without files: README.md, CONTRIBUTING.md, CHANGELOG.md, docs/ and src/
 
 It reads the prose of documents (without code, fenced blocks and quoted error texts), and the docstrings, texts and
-comments of Python files. `EXCEPTIONS` lists the uses that stay, each with its reason. The exit code is 1 if it finds a
-word.
+comments of Python files. The exit code is 1 if it finds a word.
 """
 
 import ast
@@ -18,8 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = "CONTRIBUTING.md"
-EXCEPTIONS: dict[str, str] = {}
-"""Part of a line: why it stays."""
 _FENCED = re.compile(r"^[ ]*(```|~~~).*?^[ ]*\1", re.MULTILINE | re.DOTALL)
 _ARGUMENT = re.compile(r"^\s*\w+: |\b\w+=\S*")
 """The name of a parameter in a docstring, or of a keyword in a call."""
@@ -63,7 +60,7 @@ def found(paths: list[Path]) -> list[str]:
     for path in paths:
         for number, text in prose(path):
             hits = {match[0] for pattern in patterns for match in pattern.finditer(text)}
-            if hits and not any(part in text for part in EXCEPTIONS):
+            if hits:
                 uses.append(f"{path.relative_to(ROOT)}:{number}: {', '.join(sorted(hits))}: {text.strip()[:100]}")
     return uses
 
