@@ -172,3 +172,13 @@ def test_of_a_replicas_failure_the_message_with_figures_is_explained() -> None:
     explained = explain_text(text)
     assert explained.cause is Cause.TRULY_FULL
     assert explained.failing_line == "w/net.py:7"
+
+
+def test_an_integration_is_not_unified_memory() -> None:
+    """The word "tegra" is a part of "integrations", a folder of transformers."""
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{SITE}/transformers/integrations/bitsandbytes.py", line 90, in forward\n    x = f(x)\n'
+        "torch.AcceleratorError: CUDA error: out of memory"
+    )
+    assert "unified memory" not in explain_text(text).sentence

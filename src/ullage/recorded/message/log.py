@@ -46,7 +46,7 @@ _SIGNS: Final = {
     "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
     "wake_up": ("wake_up",),
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning of", "partially pinned to"),
-    "unified memory": ("NvMap", "nvmap", "tegra"),
+    "unified memory": ("NvMap", "nvmap", "tegrastats", "-tegra"),
 }
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
