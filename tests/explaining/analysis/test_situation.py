@@ -182,3 +182,12 @@ def test_an_integration_is_not_unified_memory() -> None:
         "torch.AcceleratorError: CUDA error: out of memory"
     )
     assert "unified memory" not in explain_text(text).sentence
+
+
+@pytest.mark.parametrize("statement", ["stream = torch.cuda.current_stream()", "torch.manual_seed(seed)"])
+def test_a_call_in_the_middle_of_a_run_is_not_the_first_cuda_call(statement: str) -> None:
+    text = (
+        f'Traceback (most recent call last):\n  File "/w/a.py", line 1, in forward\n    {statement}\n'
+        "torch.AcceleratorError: CUDA error: out of memory"
+    )
+    assert explain_text(text).cause is Cause.DISGUISED

@@ -45,7 +45,7 @@ _SIGNS: Final = {
     ),
     "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
     "wake_up": ("wake_up",),
-    "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning of", "partially pinned to"),
+    "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning", "partially pinned"),
     "unified memory": ("NvMap", "nvmap", "tegrastats", "-tegra"),
 }
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.

@@ -54,8 +54,7 @@ _KERNEL_DRIVER: Final = TextVerdict(
 )
 """The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
 _FIRST_USE: Final = re.compile(
-    r"\b(mem_get_info|set_device|init_device|_lazy_init|_cuda_init|cuda\.init|current_device|current_stream"
-    r"|get_device_(?:name|properties|capability)|cuDevicePrimaryCtxRetain|manual_seed|device_count)\b"
+    r"\b(set_device|init_device|_lazy_init|_cuda_init|cuda\.init|cuDevicePrimaryCtxRetain)\b"
 )
 """Pattern for calls that use a GPU for the first time and create its CUDA context."""
 _FIRST_CALL: Final = TextVerdict(
