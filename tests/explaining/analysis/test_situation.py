@@ -191,3 +191,12 @@ def test_a_call_in_the_middle_of_a_run_is_not_the_first_cuda_call(statement: str
         "torch.AcceleratorError: CUDA error: out of memory"
     )
     assert explain_text(text).cause is Cause.DISGUISED
+
+
+def test_training_a_model_of_diffusers_is_a_forward_pass_and_its_pipeline_is_an_evaluation() -> None:
+    unet = (f"{SITE}/diffusers/models/unets/unet_2d_condition.py", "forward", "sample = block(sample)")
+    training = failed_at(("/w/train.py", "<module>", "pred = unet(noisy, steps, text).sample"), unet)
+    assert situation_of(training.found.frames).phase is FailurePhase.FORWARD
+    pipeline = (f"{SITE}/diffusers/pipelines/flux/pipeline_flux.py", "__call__", "noise = self.transformer(x)")
+    inference = failed_at(("/w/app.py", "<module>", "image = pipe(prompt)"), pipeline, unet)
+    assert situation_of(inference.found.frames).phase is FailurePhase.EVALUATION

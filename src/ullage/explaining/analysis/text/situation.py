@@ -151,7 +151,9 @@ _SIGNS: Final = (
     _PhaseSign(phase=FailurePhase.EVALUATION, statement=_EVALUATES),
     _PhaseSign(phase=FailurePhase.EVALUATION, around=_words(r"\bno_grad\(", r"\binference_mode\(")),
     _PhaseSign(phase=FailurePhase.EVALUATION, function=_EVALUATING_FUNCTION),
-    _PhaseSign(phase=FailurePhase.EVALUATION, file=_words(r"[\\/](diffusers|comfy|ldm_patched|ComfyUI)[\\/]")),
+    _PhaseSign(
+        phase=FailurePhase.EVALUATION, file=_words(r"[\\/](diffusers[\\/]pipelines|comfy|ldm_patched|ComfyUI)[\\/]")
+    ),
     _PhaseSign(
         phase=FailurePhase.FORWARD,
         function=_words(r"^(forward|_call_impl|__call__|_wrapped_call_impl|training_step|compute_loss)$"),
