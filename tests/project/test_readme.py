@@ -80,6 +80,13 @@ SAID_AGAIN = {
             r"measured several times, allocated within 0\.1%: (\d+) of",
         ),
     ),
+    "docs/qlora.md": (
+        Figure(
+            r"figure in (\d+ of \d+) runs, and reserved\s+memory within 1 % in (\d+ of \d+) runs",
+            "docs/accuracy.md",
+            r"NF4, allocated within 0\.1%: (\d+ of \d+)\n +NF4, reserved within 1%: (\d+ of \d+)",
+        ),
+    ),
     "Makefile": (
         Figure(r"Explain the (\d+) snapshots", "docs/snapshots.md", r"of all that were found \| \d+ of (\d+) \|"),
     ),
