@@ -95,7 +95,11 @@ const draw = {
         hovermode: "x unified",
         shapes,
         annotations,
-        xaxis: { showticklabels: false, showgrid: false, title: { text: "the run, in the order of allocations", standoff: 22 } },
+        xaxis: {
+          showticklabels: false,
+          showgrid: false,
+          title: { text: "the run, in the order of allocations", standoff: 22 },
+        },
         yaxis: { ...sizeTicks(highest), rangemode: "tozero" },
       }),
     ];
