@@ -21,8 +21,7 @@ struct range {
 uint64_t address_take(int device, size_t size, enum range_kind kind); /* 0: no memory */
 struct range *address_find(uint64_t address);                         /* the range that holds it; NULL: none */
 void address_drop(struct range *range);
-void address_note(int device,
-                  enum driver_event event); /* where the driver takes memory for itself, it is there now */
+void address_note(int device, enum driver_event event); /* where the driver takes memory for itself, it is there now */
 
 /* Makes space for one more item. */
 bool list_grow(void **items, size_t *capacity, size_t count, size_t item_size);

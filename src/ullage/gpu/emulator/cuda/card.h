@@ -178,8 +178,8 @@ ULLAGE_API bool card_answered(
     int64_t *out);                      /* the number that the calling thread's reads are answered with, if one is */
 ULLAGE_API void card_hold_values(void); /* before any memory is allocated: it is host memory from then on */
 ULLAGE_API bool card_holds_values(void);
-ULLAGE_API void card_leave_memory(bool leaves); /* what the calling thread copies and fills on the GPU is left out */
-ULLAGE_API void card_remember_sent(bool on);    /* the last copy to a GPU of each thread, up to 64 MiB */
+ULLAGE_API void card_leave_memory(bool leaves);    /* what the calling thread copies and fills on the GPU is left out */
+ULLAGE_API void card_remember_sent(bool on);       /* the last copy to a GPU of each thread, up to 64 MiB */
 ULLAGE_API void card_sent_is_noted(bool is_noted); /* what the calling thread copies is not to be remembered */
 /* What of the most that the process had resident (as the kernel says) was remembered of what was sent, and the most that
  * was resident without that when something was about to be. */

@@ -362,8 +362,7 @@ void Pickle::refuse(unsigned char opcode) {
       const Value name = pop(), module = pop();
       if (name.kind == Kind::TEXT && module.kind == Kind::TEXT)
         fail("it refers to " + shown(texts_[static_cast<std::size_t>(module.number)]) + "." +
-             shown(texts_[static_cast<std::size_t>(name.number)]) +
-             ", which a snapshot never does: it may run code");
+             shown(texts_[static_cast<std::size_t>(name.number)]) + ", which a snapshot never does: it may run code");
       break;
     }
     case 'R':

@@ -23,8 +23,7 @@ struct cudnn_tensor {
 
 int64_t cudnn_bits_of(int type); /* of one element of a cudnnDataType_t */
 int64_t cudnn_tensor_bytes(const struct cudnn_tensor *tensor);
-int64_t cudnn_given_workspace_bytes(
-    void); /* the current GPU's setting, what every plan asks for; -1: none was given */
+int64_t cudnn_given_workspace_bytes(void); /* the current GPU's setting, what every plan asks for; -1: none was given */
 void cudnn_report_workspace(const void *address, size_t size);
 
 /* cudnnCreate*Descriptor and cudnnDestroy*Descriptor. */
