@@ -33,7 +33,7 @@ PAGE = """{title}
 The table lists nine short scripts in examples/unexpected_costs, and their peaks of allocated memory in MiB. Each script
 has one line that needs more memory than expected. `ullage predict` ran each script on an emulated {gpu} (torch
 {torch}), once unchanged and once with the change that the list below the table describes. The following two commands
-run the first script: unchanged, and with its change.
+predict the first script of the table, first unchanged, and then with the change.
 
 ```
 ullage predict examples/unexpected_costs/{first}.py --gpu {gpu}
@@ -68,7 +68,8 @@ class Row:
     @property
     def text(self) -> str:
         """Return the list item with the reason and the change."""
-        said = f"* **{self.name}**: {self.what.removesuffix('.')}. To save this memory, {CHANGES[self.name]}."
+        change = f"To reduce the memory of `{self.name}.py`, {CHANGES[self.name]}."
+        said = f"* **{self.name}**: {self.what.removesuffix('.')}. {change}"
         return textwrap.fill(said, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 

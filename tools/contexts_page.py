@@ -43,7 +43,11 @@ def page(found: list[Reading], known: list[Population]) -> str:
 def _measured(found: list[Reading]) -> str:
     """Say which readings the project has measured itself."""
     own = [reading.source for reading in found if reading.source.startswith("make gpu")]
-    return f"Measured by this project: {', '.join(own)}." if own else "This project took none of the readings itself."
+    return (
+        f"Measured by this project: {', '.join(own)}."
+        if own
+        else "Other people measured all context sizes on this page."
+    )
 
 
 def _wrapped(text: str) -> str:
@@ -62,32 +66,33 @@ def _beginning(found: list[Reading]) -> list[str]:
     reasons = Counter(reading.left_out for reading in found if reading.left_out)
     said = ", ".join(f"{count} ({reason})" for reason, count in sorted(reasons.items()))
     items = [
-        f"The data contains {len(found)} readings. Some readings are left out because of the text that was published "
-        f"with them. The numbers of these readings, with the reasons, are: {said}.",
-        f"Readings above {OTHER:g} times the median of their chip are left out. The processes of these readings held "
-        "other memory in addition to the CUDA context, such as NCCL's buffers. PyTorch's error messages do not show "
-        "that memory separately. A process that uses NCCL takes more memory than the tables on this page show.",
+        f"The data contains {len(found)} readings of CUDA contexts. A reading is not used if the text around it shows "
+        f"that it is unreliable. The number of unused readings for each reason is: {said}.",
+        f"Readings above {OTHER:g} times the median of their GPU chip are left out, because they include other "
+        "memory, for example NCCL's buffers. PyTorch's error messages do not show separately how much memory NCCL "
+        "uses. A process that uses NCCL takes more memory than the tables on this page show.",
         f'In the tables of readings, "low" and "high" are the {100 * LOW:.0f}th and the {100 * HIGH:.0f}th percentile '
-        f"of the readings, so one reading in five is outside this range. For chips with fewer than {MANY} readings, "
-        '"low" and "high" are the lowest and the highest reading, extended by the rounding of the reading (mostly +-10 '
+        "of a GPU chip's context sizes, so one size in five is outside this range. For GPU chips with fewer than "
+        f'{MANY} published context sizes, "low" and "high" are the lowest and the highest size. The error messages '
+        'round their figures, so "low" is reduced and "high" is raised by the possible rounding error (mostly 10 '
         'MiB). The column "expected" shows the median of the readings. If somebody measured the context after '
         "training steps, the column shows that measurement instead.",
-        "If the text of a reading does not name the GPU, the total memory identifies the GPU. If ullage's table of "
-        "GPUs has the same total for another chip, the reading is not used. The readings of the H100 may include "
-        "some readings of the H100 PCIe, because no reading shows the total memory of the H100 PCIe.",
-        "The text of a reading rarely says at which time in the run it was taken. When a process ran out of memory, "
-        "it had already run kernels. Error messages whose traceback shows that weights were being loaded are left "
-        "out.",
+        "If an error message does not name the GPU, the total memory in the message identifies the GPU. If two GPU "
+        "chips have the same total memory, an error message without the GPU's name is not used. The total memory of "
+        "an H100 PCIe is not known. Some error messages that count for the H100 may therefore come from an H100 PCIe.",
+        "If the traceback shows that a process was still loading weights, the context size is left out, because the "
+        "process had not run kernels yet. All context sizes on this page come from processes that had already run "
+        "kernels.",
     ]
     return [
         "# CUDA contexts",
         _wrapped(
-            "This page lists how much GPU memory a process takes outside PyTorch's allocator, in MiB: mainly the "
-            "CUDA context. The context sizes come from published readings, most of them from out-of-memory messages. "
-            "Since torch 2.1, PyTorch's out-of-memory messages show the memory of the process, the memory of its "
-            f"tensors, and the memory that its allocator caches. {_measured(found)} The readings are in "
-            "`benchmarks/contexts/readings.jsonl`; `make contexts` generates the GPU profiles and this page from "
-            "these readings."
+            "This page lists how much GPU memory a process takes outside PyTorch's allocator, in MiB: mainly the CUDA "
+            "context. The context sizes come from published readings. A reading is one published figure of a process "
+            "on a real GPU, mostly from an out-of-memory message. Since torch 2.1, PyTorch's out-of-memory messages "
+            "show the memory of the process, the memory of its tensors, and the memory that its allocator caches. "
+            f"{_measured(found)} The readings are in `benchmarks/contexts/readings.jsonl`; `make contexts` generates "
+            "the GPU profiles and this page from these readings."
         ),
         "\n".join(_wrapped(f"* {item}") for item in items),
     ]
@@ -137,27 +142,33 @@ def _rule(known: list[Population]) -> list[str]:
     return [
         "## The rule for other GPUs",
         _wrapped(
-            f"The rule is: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB for each 1,024 "
-            f"threads that can be resident on the chip (SMs times threads per SM), +- {rule.around_mib:.0f} MiB. The "
-            f"rule is a line that was fitted to the median readings of all chips with {FEWEST_FOR_THE_RULE} readings "
-            "or more. To find the width of the range, each chip was compared with a line that was fitted without "
-            f"this chip. The range contains {100 * COVERED:.0f} % of the readings; each chip has the same weight. The "
-            "last two columns of the following table compare each chip with a rule that was fitted without this chip."
+            f"The rule is this formula: CUDA context = {rule.base_mib:.1f} MiB + {rule.mib_by_1024_threads:.3f} MiB "
+            "for each 1,024 threads that can be resident on the chip (SMs times threads per SM), +- "
+            f"{rule.around_mib:.0f} MiB. To get the formula for CUDA contexts, a line was fitted to the median "
+            f"context sizes of all GPU chips with at least {FEWEST_FOR_THE_RULE} published context sizes. To test the "
+            "formula, each GPU chip in turn was left out of the fit. The published context sizes of the left-out chip "
+            "were then compared with a line that was fitted to all other chips. The range of +- "
+            f"{rule.around_mib:.0f} MiB is so wide that it contains {100 * COVERED:.0f} % of the published context "
+            f"sizes of left-out chips. In the {100 * COVERED:.0f} %, each GPU chip has the same weight, however many "
+            "of its context sizes were published."
         ),
         _table("| chip of | threads | readings | median | rule | rule without this chip | readings inside |", *rows),
         _wrapped(
-            "For each chip in turn, the rule was fitted without this chip. Of the readings of these chips, "
-            f"{inside} of {tried} ({100 * inside / tried:.0f} %) are inside the range of the rule. The "
-            f"range of the rule is {2 * rule.around_mib:.0f} MiB wide; the goal is less than {GOAL_MIB} MiB."
+            "The last two columns of the table show the test in which each GPU chip is left out of the fit. For "
+            f"left-out chips, {inside} of {tried} published context sizes ({100 * inside / tried:.0f} %) are inside "
+            f"the range that the formula predicts. The formula's range is {2 * rule.around_mib:.0f} MiB wide; the "
+            f"goal of ullage is a range narrower than {GOAL_MIB} MiB."
         ),
         _wrapped(
-            f"For {sum(_follows_the_rule(card, known) for card in all_gpus())} other whole GPUs of ullage's table, "
-            "readings are missing or too few. For these GPUs, the rule for CUDA contexts gives a range of this width."
+            f"ullage knows {sum(_follows_the_rule(card, known) for card in all_gpus())} GPU models with fewer than "
+            f"{FEWEST} published context sizes. If too few sizes were published for a GPU, ullage computes the size "
+            "of its CUDA context from the number of threads that can be resident on the chip."
         ),
         _wrapped(
-            "For a partition of a GPU (MIG), the rule uses the number of SMs of the partition; no reading of a "
-            "partition was found. If a GPU is given only by its memory size, or if its number of SMs is assumed, "
-            "ullage has only an assumption about the CUDA context (`profiles/assumed.toml`)."
+            "For a partition of a GPU (MIG), ullage computes the size of the CUDA context from the SMs of the "
+            "partition. No published context size of a GPU partition (MIG) was found. If a GPU is given "
+            "only by its memory size, or if its number of SMs is assumed, ullage has only an assumption about the "
+            "CUDA context (`profiles/assumed.toml`)."
         ),
     ]
 
@@ -182,10 +193,11 @@ def _of_several_chips(found: list[Reading], rule: Rule) -> list[str]:
         rows.append(f"| {names} | {len(group)} | {middle:.0f} | {low:.0f} to {high:.0f} | {inside} |")
     return [
         _wrapped(
-            "If several chips have the same total memory, readings with this total were used neither for a GPU "
-            "profile nor for the rule. The following table compares readings with an ambiguous total memory with the "
-            "rule. These ambiguous readings include processes that held other memory in addition to the CUDA "
-            "context."
+            "Some error messages do not name the GPU, and show a total memory that several GPU chips have. Context "
+            "sizes from ambiguous error messages were used neither to fit the formula nor as the context size of a "
+            "GPU. The following table compares the context sizes from ambiguous error messages with those that the "
+            "formula predicts. Some of the ambiguous error messages come from processes that held other memory in "
+            "addition to the CUDA context."
         ),
         _table("| GPUs | readings | median | range of the rule over these GPUs | readings inside |", *rows),
     ]
@@ -199,8 +211,9 @@ def _sources(found: list[Reading]) -> list[str]:
         "## Sources",
         _wrapped(
             f"Most readings come from {len(files)} files of public repositories, found in November 2026 by a search "
-            "for the text of the error message. The search did not report where a file is located, so nobody can "
-            "look up these readings again. You have to trust us. The other sources are:"
+            "for the text of PyTorch's out-of-memory message. The search returned the contents of the public files, "
+            f"but not their addresses. Nobody can therefore look up the context sizes from the {len(files)} public "
+            "files again. You have to trust us. The other sources are:"
         ),
         "\n".join([*[f"* {other}" for other in others], *[f"* <{link}>" for link in links]]),
     ]

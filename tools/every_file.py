@@ -22,7 +22,7 @@ WIDTH = 120
 LEFT_OUT = {"symbols", "__pycache__", "lib"}
 """Folders with nothing but lists and what was built."""
 INTRODUCTION = """
-This section has the first sentence of each file below `src/ullage/`, and of the package of each folder.
+This section lists all files and folders below `src/ullage/`, each with the first sentence of its docstring or comment.
 `python tools/every_file.py` writes this section.
 """
 

@@ -23,7 +23,7 @@ DOCUMENTS = ROOT / "docs"
 STAMP = re.compile(
     r"^Written by `make (?P<target>[a-z-]+)` at commit (?P<commit>[0-9a-f]{7,}|unknown) \((?P<date>\d{4}-\d\d-\d\d)\)"
     r"(?P<changed>, with changes that are not committed)?(?P<part>; some rows are newer)?\.\s"
-    r"The results on this page depend on (?P<paths>(?:`[^`]+`(?:,\s)?)+)\.$",
+    r"The results on this page come from the code in (?P<paths>(?:`[^`]+`(?:,\s)?)+)\.$",
     re.MULTILINE,
 )
 
@@ -110,12 +110,12 @@ def stamp_of(page: Path, *, part: bool = False) -> str:
 
 def description_of(page: Page) -> str:
     """Return the second sentence of a stamp."""
-    text = f"The results on this page depend on {', '.join(f'`{path}`' for path in page.paths)}."
+    text = f"The results on this page come from the code in {', '.join(f'`{path}`' for path in page.paths)}."
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def git(*arguments: str) -> str:
-    """Return what git prints; nothing where there is no git, no repository, or no such commit."""
+    """Return what git prints, or an empty text if git, the repository or the commit is missing."""
     try:
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -43,13 +43,13 @@ Only a few pieces of common advice against out-of-memory errors lower the peak o
 * **This advice saves memory**: gradient accumulation over smaller parts, activation checkpointing, a loss in parts,
   autocast, and `scaled_dot_product_attention`.
 * **If the lengths of your batches vary**: run the longest batch first, or set `expandable_segments:True`.
-* **Good habits**: do not delete variables by hand, call `zero_grad()`, use `torch.no_grad()` if you do not train, and
-  keep numbers instead of outputs.
+* **Good habits**: call `zero_grad()`, and evaluate the model under `torch.no_grad()`. From each batch, keep a number
+  such as the loss, not the model's output. You need not delete variables by hand.
 * **Most other advice does not lower the peak of this training loop**, because the advice frees memory before or after
   the peak, not at the peak. GPT-2 reaches its peak at the beginning of backward, when the saved tensors and the logits
   are allocated.
 
-The tables on this page apply each piece of common advice, and each common habit, to the same training loop. The loop
+To test each piece of advice and each habit, `make common-advice` changes one training loop accordingly. The loop
 trains GPT-2 small (or ResNet-50) with AdamW and fp16 autocast. Each batch has {items} sequences of {length:,} tokens.
 The loop runs with torch {version} on an emulated {card}.
 
@@ -59,9 +59,9 @@ the loop needs.
 
 An emulated GPU computes nothing, so the *time* was not measured on it. For advice that changes the amount of
 computation, the column *time* has a ratio: the time of a step with the change, divided by the time of a step without
-the change. The two times were measured with a small model on one CPU thread. A ratio of 1.3 means 30 % longer, and 0.8
-to 1.2 is within noise. On a real GPU, this ratio differs. An empty cell means that only a real GPU can measure the
-time.
+the change. The step times for the column *time* were measured with a small model on one CPU thread. A ratio of 1.3
+means 30 % longer, and 0.8 to 1.2 is within noise. On a real GPU, this ratio differs. An empty cell means that only a
+real GPU can measure the time.
 """
 TITLES = "| advice | allocated, GiB | reserved, GiB | fits | time | verdict |\n|---|---|---|---|---|---|"
 HABITS = """
@@ -70,9 +70,10 @@ HABITS = """
 The column *calls* has the number of driver calls per step that allocate or release memory (cudaMalloc, cudaFree, or
 mapping and unmapping of pages). The column *reads* has the number of values per step that the script reads from the
 GPU; each read waits for the GPU. The column *grows* has the bytes by which allocated memory rises from the end of one
-step to the end of the next step. The column *host time* has the CPU time of the process, divided by the CPU time of
-the loop without the habit. A ratio of 0.8 to 1.2 is within noise. An empty cell means that the CPU time could not be
-measured in one process. On a real GPU, driver calls and reads cost more time than these figures show, because
+step to the end of the next step. The column *host time* compares the CPU time of the training loop with and without
+the habit in the first column. A host time of 1.3 means that the loop with the habit needs 1.3 times as much CPU time.
+A ratio of 0.8 to 1.2 is within noise. If the column *host time* is empty, the CPU time was not measured. On a real
+GPU, driver calls and reads cost more time than these figures show, because
 cudaFree and reads wait until the GPU has finished all queued work.
 """
 HABIT_TITLES = (

@@ -174,9 +174,9 @@ following list explains the memory columns of the table.
 
 * **allocated**: the peak of memory that PyTorch's allocator allocated during the test.
 * **outside**: the peak of GPU memory in use outside PyTorch's allocator and outside the CUDA context.
-* **to the byte**: the allocations, in PyTorch's allocator or outside it, that are equal to the byte to the sizes
-  computed from the tensor shapes alone. An empty cell in the column "to the byte" means that no size could be
-  computed   from the shapes.
+* **to the byte**: allocations in the test whose size in bytes equals the size that was computed from the tensor
+  shapes. An empty cell in the column "to the byte" means that no size could be
+  computed from the shapes.
 
 | library | torch | installs | what runs | runs | allocated | outside | to the byte |
 |---|---|---|---|---|---|---|---|

@@ -1,4 +1,4 @@
-"""Predict programs of others whose weights and data are not here, and write the table of the docs.
+"""Predict programs of other projects with generated weights and data, and write docs/made_up_programs.md.
 
     PYTHONPATH=FOLDER python -m benchmarks.made_up.run [--only TEXT] [--write docs/made_up_programs.md]
 
@@ -37,7 +37,7 @@ NAME: Final = "someone/tiny"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A program, on a card."""
+    """A program and the emulated GPU on which it runs."""
 
     what: str
     script: str
@@ -189,12 +189,14 @@ def main() -> int:
         "# Which programs run on generated weights and data?",
         "",
         "The programs in this table come from other projects, or are short scripts of this project that use other",
-        f"projects' libraries. All of them ran on emulated GPUs with torch {importlib.metadata.version('torch')}, with",
-        "[generated weights and data](made_up.md), on a machine without the real weights and data.",
+        "projects' libraries. ullage ran all programs of this table on emulated GPUs with torch",
+        f"{importlib.metadata.version('torch')}. The programs ran with [generated weights and data](made_up.md), on a",
+        "machine without the real weights and data.",
         "",
         "The column *compared with real weights* shows whether the peaks of every step are equal to those with a real",
-        "checkpoint. The library itself has saved this checkpoint. An empty cell means that the peaks",
-        "were not compared. The column *host memory* has the resident memory of the program's largest process.",
+        "checkpoint. The library that loads the checkpoint has also saved the real checkpoint. An empty cell means",
+        "that the peaks were not compared. The column *host memory* has the resident memory of the program's largest",
+        "process.",
         "",
         "| program | GPU | verdict, peak of allocated memory | compared with real weights | host memory | run time |",
         "|---|---|---|---|---|---|",

@@ -234,27 +234,25 @@ The following list explains the columns of the table.
 * *held*: the memory before the cleanup.
 * *del*: the memory after the obvious variables (the model, the optimizer) were deleted, and `gc.collect()` and
   `torch.cuda.empty_cache()` were called.
-* *del with certificate*: the memory after the cleanup of the column *del* and after a second cleanup. The second
-  cleanup deletes the variables that the result of `ullage.release` names.
-* *accelerate*: the memory after a call of `accelerate.utils.release_memory` (version {accelerate}) for the objects that
-  the column *del* deletes. The results of the call were assigned to the variables of these objects.
-* *Lightning*: the memory after two cleanups: first the trainer's cleanup in Lightning {lightning}
-  (`strategy.teardown()`) for the module and all optimizers, then the cleanup of the column *del*. For scripts
-  without a module and an optimizer, the
-  column *Lightning* has a "-".
-* *release*: the memory after `ullage.release` was called for the objects that the column *del* deletes, while
-  variables still referred to them.
-* *release again*: the memory after a second call of `ullage.release`, for the objects that the result of the first
-  call names.
-* *named first*: the first object that the result of the first call of `ullage.release` names.
+* *del with certificate*: the memory after deleting the model, the optimizer, and each variable that `ullage.release`
+  reports as still holding GPU memory.
+* *accelerate*: the memory after a call such as `model, optimizer = release_memory(model, optimizer)`, with the function
+  `release_memory` of accelerate {accelerate}.
+* *Lightning*: the memory after `strategy.teardown()` of Lightning {lightning} cleaned up the module and the optimizers,
+  and their variables were deleted. If a script has neither a module nor an optimizer, the column *Lightning* shows "-".
+* *release*: the memory after one call of `ullage.release` for the model and the optimizer. The script's variables
+  still referred to the model and the optimizer.
+* *release again*: the memory after a second call of `ullage.release`. The second call also received the objects that
+  the first call had reported as still holding GPU memory.
+* *named first*: the first holder of GPU memory that the first call of `ullage.release` reported.
 
 | culprit | held | del | del with certificate | accelerate | Lightning | release | release again | named first |
 |---|---|---|---|---|---|---|---|---|
 {rows}
 
-After this many of the {count} scripts, no GPU memory is allocated or reserved: {sums}.
-The certificate is the result of `ullage.release` that lists the memory that is left. Summed over all scripts, the
-memory that is really left differs from the memory in the certificates by {unnamed}.
+Of {count} scripts, each kind of cleanup freed all GPU memory in the following number of scripts: {sums}.
+Summed over all scripts, the memory that `ullage.release` reports as still allocated differs from
+`torch.cuda.memory_allocated()` by {unnamed}.
 """
 
 

@@ -25,7 +25,7 @@ HEAD = """# How accurate are the roles of `explain`?
 
 `ullage explain` infers the role of each block (parameter, gradient, activation, and so on) from a snapshot.
 `ullage predict` observes a run while the run goes on, and [knows the owner of every tensor](roles.md). The first
-table compares the roles from `ullage explain` with the roles from `ullage predict`. The percentage is the share of
+table shows how often `ullage explain` finds the same block roles as `ullage predict`. The percentage is the share of
 bytes for which `ullage explain` finds the right role. For the comparison, {count} training workloads ran on an
 emulated A100 and recorded torch's Python stacks.
 
@@ -43,29 +43,29 @@ its parameter. The report of `ullage explain` states how certain each role is.
 
 """
 RIGHT = """
-The table shows the bytes with the right role, as a share of all bytes at the peak. The rules for finding roles were
-developed on three quarters of the workloads. Every fourth workload was held out until the rules were finished. Some
-recordings end at the peak, such as the recording of a failed run. If a recording ends at the peak, it does not show
+Each percentage is the share of bytes at the memory peak whose role `ullage explain` infers correctly. The rules by
+which `ullage explain` infers roles were developed on three quarters of the workloads. The other quarter of the
+workloads ("held out") was used only to test the finished rules. Some recordings end at the peak, such as the
+recording of a failed run. If a recording ends at the peak, it does not show
 the whole lifetime of the blocks that are alive at the peak. If a recording begins with the second training step, it
 does not show which code allocated the parameters.
 """
 DIFFERENCES = """
 ## Where explain and predict differ, and which is right
 
-* The detached result of one module that is passed to a second module (workload `gan`): `ullage predict` reports the
-  result as an input of the second module. `ullage explain` reports the result as an activation of the first module.
-  Both reports are right.
-* The gradient of an input with `requires_grad` (workload `checkpointed`): `ullage explain` reports this gradient as a
-  gradient, which is right. `ullage predict` reports the gradient of an input as a temporary, because `ullage predict`
+* The workload `gan` passes the detached output of one module to a second module. `ullage predict` reports the
+  detached output as an input of the second module. `ullage explain` reports the detached output as an activation of
+  the first module. Both reports are right.
+* In the workload `checkpointed`, an input has `requires_grad`. `ullage explain` correctly reports the gradient of the
+  input as a gradient. `ullage predict` reports the gradient of an input as a temporary, because `ullage predict`
   knows only the gradients of parameters.
-* Separate cuBLASLt workspaces of 1 MiB: if a parameter has the same size, `ullage explain` cannot distinguish these
-  workspaces from activations in a short run.
+* If a model has a parameter of 1 MiB, `ullage explain` may report a cuBLASLt workspace of 1 MiB as an activation in a
+  short run.
 * Parameters that a library allocates outside torch's modules, such as the shards in workload `fsdp2_one_rank`:
   `ullage explain` reports these parameters as inputs, which is wrong.
-* Long-lived parameters without a gradient of the same size: `ullage explain` reports these parameters as inputs,
-  which is wrong.
-* L-BFGS with a closure that uses an existing batch: the script allocates no memory between two steps.
-  `ullage explain` therefore regards the two steps as one step.
+* If no gradient has the same size as a parameter, `ullage explain` may report the parameter as an input, which is
+  wrong.
+* `ullage explain` may count two L-BFGS steps as one step if the script allocates no memory between the two steps.
 * The gradient buckets of `DistributedDataParallel`: `ullage explain` and `ullage predict` report the buckets as
   inputs, which is wrong.
 """
@@ -79,16 +79,13 @@ Autograd's threads run the backward pass. These threads have no Python frames. F
 (`stacks="all"`, PyTorch's default), the C++ frames name the backward operation. The backward pass runs operations in
 the reverse order of the forward pass: the last convolution of forward is the first convolution of backward. If an
 operation name occurs equally often in forward and in backward, `ullage explain` matches the operations of this name
-in reverse order. For a matched operation, the report shows a line such as "train.py:12 (its backward)".
-
-The report of `ullage explain` calls a forward line a guess in three cases. In the first case, a block is allocated
-between two operations of the same line. In the second case, an operation name occurs less often in backward than in
-forward, because the first operations of forward may need no gradient. In the third case, a block that the forward
-line saved is freed immediately after the allocation.
+in reverse order. If `ullage explain` finds the forward line of a backward operation, the report shows this line, such
+as "train.py:12 (its backward)". The report marks the forward line as a guess, for example, if the name of the operation
+occurs less often in backward than in forward.
 
 PyTorch's anomaly mode records the source line that created each node of autograd's graph. The table compares the
-forward lines from `ullage explain` with the lines from anomaly mode. The comparison covers all bytes that the
-backward pass allocates, and whose stack has no line of the script.
+forward lines from `ullage explain` with the lines from anomaly mode. The comparison covers all memory blocks of the
+backward pass that have no line of the script on their stack.
 
 """
 

@@ -21,17 +21,16 @@ public repositories. The last table on this page has one row for each public sna
 of this repository; `benchmarks/snapshots/snapshots.toml` lists where to get each file. The following list explains
 the words in the last table.
 
-* *equal*: the peak that `explain` reports is equal, to the byte, to the peak from an independent reader of snapshots.
-  The independent reader (`benchmarks/snapshots/raw.py`) starts with the final state, undoes all recorded events, and
-  then redoes them.
-* *open*: the independent reader gives only a range for the peak, because blocks from before the recording were freed
-  during the recording. The peak that `explain` reports is within the range of the independent reader.
-* *no stack*: of the bytes at the peak, the share for which the snapshot has no stack. No tool can find a source line
-  for these bytes.
-* *operation alone*: of the bytes with a stack, the share for which `explain` reports an operation but no source line.
-* *no line*: of the bytes with a stack, the share for which `explain` reports neither a source line nor an operation.
-* *expected*: the heading of the result that a person expected. The person read the snapshot before `explain` was run
-  on it."""
+* *equal*: the peak that `explain` reports is equal, to the byte, to the peak that `benchmarks/snapshots/raw.py`
+  computes. `raw.py` starts with the final state of a snapshot, undoes all recorded events, and then redoes them.
+* *open*: the snapshot shows only a range for the peak, because blocks from before the recording were freed during the
+  recording. In all *open* rows, the peak that `explain` reports is within the range from the snapshot.
+* *no stack*: the share of the bytes at the peak that have no stack in the snapshot. No tool can find a source line
+  for memory without a stack.
+* *operation alone*: the share of the bytes with a stack for which `explain` finds an operation but no source line.
+* *no line*: the share of the bytes with a stack for which `explain` finds neither a source line nor an operation.
+* *expected*: a person read the snapshot first, and wrote down which heading `explain` should print. *right* means
+  that `explain` printed this heading."""
 
 
 def page_of(found: Sequence[Explained]) -> str:
@@ -85,7 +84,8 @@ def _without_line(found: Sequence[Explained]) -> Iterable[str]:
     if not above:
         return
     least = f"{_MOST_WITHOUT_LINE:.0%} or more of the bytes with a stack have no line of user code"
-    yield f"In the following snapshots, {least}. The list shows which operations allocated these bytes."
+    yield f"In the following snapshots, {least}. For each snapshot, the list shows which operations"
+    yield "allocated the memory without a line of user code."
     yield "The line of a backward operation is found from the forward pass before it, if that pass was recorded."
     yield ""
     for one in above:

@@ -1,4 +1,4 @@
-"""A loss on float32 logits keeps the logits in both precisions and their gradient; a loss in parts keeps one part."""
+"""A loss on float32 logits keeps the bf16 logits, the float32 logits and a gradient for the whole batch at once."""
 
 import sys
 

@@ -111,8 +111,10 @@ class EveryRunOptions(TypedDict, total=False):
         Option(
             "How a mixture-of-experts router with random scores selects experts: auto, drawn, balanced, worst, or a "
             "skew such as 1.5.",
-            more='A number is the exponent of a Zipf distribution over the experts. "auto" means "drawn". If one rank '
-            'of several is run, "auto" means "balanced", and "worst" gives the upper end of the range.',
+            more='"drawn" selects the experts with the highest random scores. "balanced" selects all experts equally '
+            'often. "worst" selects the same experts for all tokens. A skew such as 1.5 is the exponent of a Zipf '
+            'distribution over the experts. "auto" usually means "drawn". If ullage runs only one of several ranks, '
+            '"auto" means "balanced". The upper end of the reported memory range then comes from a run with "worst".',
             default="auto",
             panel=VALUES,
         ),
@@ -130,7 +132,8 @@ class EveryRunOptions(TypedDict, total=False):
     made_up_data: Annotated[
         str | None,
         Option(
-            "Generate the rows of a missing data set: text:length=2048,rows=64, chat, preference or image:224.",
+            "Kind of rows to generate for a missing data set: text, chat, preference or image. A size may follow, as "
+            "in text:length=2048,rows=64 or image:224.",
             panel=DATA,
         ),
     ]
@@ -146,7 +149,7 @@ class WorldOptions(TypedDict, total=False):
     world_size: Annotated[
         int | None,
         Option(
-            "Number of ranks of the distributed job. The script runs as one rank, in one process, for any layout.",
+            "Number of ranks of the distributed job. ullage runs only one of the ranks, in one process.",
             panel=RUN,
         ),
     ]
@@ -165,7 +168,8 @@ class DrawOptions(TypedDict, total=False):
         int,
         Option(
             "Number of random seeds to try if random values may affect peak memory.",
-            more="With 3 seeds, the range of their peaks contains the peak of one more run in 95 of 100 cases.",
+            more="ullage reports a range of peak memory. With 3 seeds, a run with a further seed has its peak within "
+            "this range in 95 of 100 cases.",
             default=3,
             panel=VALUES,
         ),
@@ -178,7 +182,7 @@ class EpochOptions(TypedDict, total=False):
     batches: Annotated[
         Literal["heaviest"] | None,
         Option(
-            "With heaviest: read the batches of an epoch, run the heaviest batches, and predict the other peaks.",
+            "With heaviest: read all batches of an epoch, run the heaviest ones, and predict the peaks of the rest.",
             panel=RUN,
         ),
     ]
@@ -248,7 +252,7 @@ class _SingleRunOptions(EveryRunOptions, WorldOptions, DrawOptions, EpochOptions
 
 
 class RunChanges(_SingleRunOptions, total=False):
-    """The options that may differ between two runs on the same GPU."""
+    """The options of a run that ullage can change for a second run on the same GPU."""
 
     rank: Annotated[int, Option("Number of the rank to run.", default=0, panel=RUN)]
 
@@ -280,8 +284,9 @@ class PredictOptions(GpuOption, _SingleRunOptions, PageOptions, total=False):
         str | None,
         Option(
             "Run the script a second time with these arguments added, to resume from a saved checkpoint.",
-            more='The text is split into arguments as in a shell: "--resume_from_checkpoint out/checkpoint-3". Both '
-            "runs are reported. Without `until`, the first run continues until it first saves a checkpoint.",
+            more='The arguments are separated as in a shell: "--resume_from_checkpoint out/checkpoint-3". ullage '
+            "reports the first run and the resumed run. Without `until`, the first run ends after it has saved a "
+            "checkpoint for the first time.",
             metavar="ARGUMENTS",
             panel=RUN,
         ),
@@ -335,7 +340,8 @@ class FitLayoutOptions(_SearchOptions, total=False):
             str,
             Option(
                 "Axes of the parallel layouts to try: dp*tp*pp*cp, or dp*tp,ep for expert parallelism within dp.",
-                more="The product of the axis sizes is the number of GPUs. Axes after a comma subdivide dp and cp.",
+                more="The product of the axis sizes before the comma is the number of GPUs. An axis after the comma, "
+                "such as ep, divides the ranks of dp and cp into groups.",
                 panel=LAYOUTS,
             ),
         ]
@@ -360,7 +366,7 @@ class FitLayoutOptions(_SearchOptions, total=False):
     choose: Annotated[
         Sequence[str],
         Option(
-            "Option of the script, and the option's values to try with each layout: --zero=1,2,3.",
+            "Option of the script, and the values to try for it with each parallel layout: --zero=1,2,3.",
             default=(),
             panel=LAYOUTS,
         ),
@@ -413,8 +419,8 @@ class AdviseOptions(GpuOption, EveryRunOptions, RankOptions, total=False):
         str | None,
         Option(
             "Option of the script whose largest fitting value is searched: --batch-size, or --batch-size=8..64:8.",
-            more="The largest value is found for the unmodified script, and again with the changes of each cost level "
-            "added. A diff is not written.",
+            more="ullage searches four times: without changes, with changes that cost nothing, with changes that also "
+            "cost time, and with changes that also alter numerical results. No diff is written.",
             panel=RUN,
         ),
     ]

@@ -441,14 +441,14 @@ def test_why_a_peak_has_not_settled_is_what_ended_the_run(ended: str, why: str) 
         (
             2844,
             "286.0 MiB LESS",
-            "With expandable_segments:True this run reserves at most 2.50 GiB in place of 2.78 GiB, and makes 74 "
-            "driver calls in place of 1,234.",
+            "With expandable_segments:True this run reserves at most 2.50 GiB of GPU memory instead of 2.78 GiB. The "
+            "run makes 74 driver calls instead of 1,234.",
         ),
         (
             2558,
             "1,160 FEWER DRIVER CALLS",
-            "With expandable_segments:True this run makes 74 driver calls in place of 1,234, and reserves the same "
-            "amount: 2.50 GiB.",
+            "With expandable_segments:True this run makes 74 driver calls instead of 1,234, and still reserves at most "
+            "2.50 GiB of GPU memory.",
         ),
     ],
 )

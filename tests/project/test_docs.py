@@ -328,7 +328,7 @@ def test_a_command_writes_its_page_with_a_stamp(tmp_path: Path, monkeypatch: pyt
     answers = {"show": "abcdef1 2026-11-27", "status": ""}
     monkeypatch.setattr(stale_pages, "git", lambda command, *_: answers[command])
     page = tmp_path / "libraries.md"
-    described = "The results on this page depend on `src/ullage/gpu`, `benchmarks/libraries`.\n\n"
+    described = "The results on this page come from the code in `src/ullage/gpu`, `benchmarks/libraries`.\n\n"
     stale_pages.write_page(page, "# Title\n\nText\n")
     first = "Written by `make libraries` at commit abcdef1 (2026-11-27)"
     assert page.read_text() == f"# Title\n\n{first}.\n{described}Text\n"

@@ -39,7 +39,7 @@ FIGURES = (
     ),
     Figure(r"a mean error of ([\d.]+ %)", "docs/accuracy.md", r"a\s+mean\s+error\s+of\s+([\d.]+ %)", is_cited=True),
     Figure(
-        r"with (?P<few>\d+) instead of (?P<all>[\d,]+) allocations",
+        r"run has (?P<all>[\d,]+) allocations, and the short script that reproduces the error has (?P<few>\d+)",
         "docs/why.md",
         r"(?P<few>\d+) allocations, of (?P<all>[\d,]+) in the recording",
     ),
@@ -69,13 +69,13 @@ SAID_AGAIN = {
             r"NF4, allocated within 0\.1%: (\d+) of \d+\n +NF4, reserved within 1%: (\d+) of (\d+)",
         ),
         Figure(
-            r"within\s+1\s+%\s+of\s+more\s+than\s+(?P<most>\d+)\s+of\s+these\s+21\s+runs\.\s+The\s+prediction\s+of\s+ullage\s+is\s+within\s+1\s+%\s+of\s+(?P<here>\d+)\s+of\s+these\s+runs",
+            r"real\s+figure\s+in\s+only\s+(?P<most>\d+)\s+of\s+the\s+21\s+repeated\s+NF4\s+runs\.\s+ullage's\s+prediction\s+of\s+reserved\s+memory\s+has\s+an\s+error\s+of\s+at\s+most\s+1\s+%\s+for\s+(?P<here>\d+)\s+of\s+the\s+21\s+repeated",
             "docs/accuracy.md",
             r"measured several times, reserved within 1%: (?P<here>\d+) of \d+; with one figure per recipe at most "
             r"(?P<most>\d+)",
         ),
         Figure(
-            r"prediction\s+of\s+ullage\s+is\s+within\s+0\.1\s+%\s+of\s+(\d+)\s+of\s+these\s+runs",
+            r"error\s+of\s+at\s+most\s+0\.1\s+%\s+for\s+(\d+)\s+of\s+the\s+21\s+repeated",
             "docs/accuracy.md",
             r"measured several times, allocated within 0\.1%: (\d+) of",
         ),

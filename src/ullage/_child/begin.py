@@ -1,6 +1,4 @@
-"""Prepare a child process to emulate the GPU of its parent process, to report to the prediction that started it, or to
-record its memory.
-"""
+"""Prepare a child process: emulate a GPU, report memory to `ullage predict`, or record memory for `ullage run`."""
 
 import importlib.util
 import signal

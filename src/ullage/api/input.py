@@ -34,13 +34,16 @@ _BEGINNING_BYTES = 4096
 
 
 class InputKind(StrEnum):
-    """A kind of input for `ullage explain`. Error messages contain the value."""
+    """A kind of input for `ullage explain`. Error messages print its value, such as "the folder of a run"."""
 
     SNAPSHOT = "a snapshot"
     """A memory snapshot, compressed or not. Binary files of an unknown kind count as snapshots."""
     RANKS = "a folder with snapshots of several ranks"
     RUN = "the folder of a run"
-    """A folder that `ullage run` wrote, or a folder of several runs. Unknown folders count as runs."""
+    """A folder that `ullage run` wrote, or that contains folders of several runs.
+
+    A folder without memory snapshots of several ranks always has this kind.
+    """
     TEXT = "text"
     """A log, the text of an error, or a saved notebook, compressed or not."""
     ARCHIVE = "an archive"

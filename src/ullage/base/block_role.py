@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The role of a block of GPU memory. Reports list the roles in this order."""
+    """The kind of data in a block of GPU memory, such as weights or gradients."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"

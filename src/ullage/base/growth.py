@@ -27,28 +27,28 @@ state.
 LEAST_RISES: Final = 3
 """The number of training steps in which a source line must keep memory before it is reported as growing."""
 LEAST_RISES_IF_EVEN: Final = 2
-"""A lower limit that replaces `LEAST_RISES` if memory rose very evenly over the last steps."""
-LEAST_RISES_IN_BYTES: Final = 8
-"""The number of steps over which bytes must rise if the number of blocks does not rise.
+"""The number of training steps in which a source line must keep memory before it is reported as growing.
 
-A rise over fewer steps may come from longer batches alone.
+This number applies if memory rises by almost the same amount in each step.
+"""
+LEAST_RISES_IN_BYTES: Final = 8
+"""The number of training steps over which memory must rise if blocks become larger but not more numerous.
+
+If memory rises over fewer steps, longer batches alone may be the cause.
 """
 LEAST_BYTES_PER_STEP: Final = 8 << 10
 """Growth of at least this many bytes per training step is always reported."""
 # A rise of 8 KiB per step is reported after 512 steps, at a total of 4 MiB.
 _NOTICEABLE_STEPS: Final = 512
 EVEN: Final = 0.4
-"""The smallest allowed ratio of the rise in one step to the mean rise.
-
-It applies to memory that grows in bytes but not in blocks.
-"""
+"""The limit for even memory growth: each training step adds at least this fraction of the mean increase per step."""
 EVEN_AMONG_MANY: Final = 0.75
-"""A stricter ratio than `EVEN`, for a source line with more than 8 blocks.
+"""The limit for even memory growth of a source line with more than 8 memory blocks.
 
-If only some of many blocks get larger, the bytes may rise by chance.
+Each training step adds at least this fraction of the mean increase per step. The limit is strict, because a few of
+many blocks may get larger by chance.
 """
 FEW_BLOCKS: Final = 8
-"""The largest number of blocks for which `EVEN` applies. Source lines with more blocks use `EVEN_AMONG_MANY`."""
 _VERY_EVEN: Final = 0.95
 SLOWING_RATIO: Final = 0.7
 """Memory growth slows down if later growth divided by earlier growth is below this number.
@@ -58,9 +58,10 @@ An example is a cache that fills.
 # Growth has stopped once a quarter of the steps since the first rise have passed without a rise.
 _STOPPED_ONE_IN: Final = 4
 PEAK_RATIO: Final = 2.5
-"""Longer batches explain growth if the peak rises by this factor more than the memory that stays allocated.
+"""The limit for the increase of peak memory, divided by the increase of memory that stays allocated.
 
-A leak has a factor of up to 2: `state = torch.cat([state, new])` holds the state twice at its peak.
+Above the limit, longer batches explain the growth. A memory leak has a ratio of at most 2: for example,
+`state = torch.cat([state, new])` needs memory for both the old and the new state at the peak.
 """
 
 
@@ -79,10 +80,10 @@ def is_even(rises: Sequence[int], share: float) -> bool:
 
 
 def even_share(blocks: int) -> float:
-    """Return the smallest allowed ratio of the rise in one step to the mean rise.
+    """Return the fraction of the mean memory increase that each training step must add, so that growth counts as even.
 
     Args:
-        blocks: the number of blocks of the source line.
+        blocks: the number of memory blocks of the source line.
     """
     return EVEN if blocks <= FEW_BLOCKS else EVEN_AMONG_MANY
 
@@ -91,8 +92,8 @@ def is_slowing(earlier: float, later: float) -> bool:
     """Return whether memory growth slows down.
 
     Args:
-        earlier: the number of steps that kept blocks in the earlier half of a period.
-        later: the number of steps that kept blocks in the later half of the period.
+        earlier: a measure of the growth in the first half of a period.
+        later: the same measure for the second half of the period.
     """
     return later < SLOWING_RATIO * earlier
 

@@ -19,12 +19,17 @@ def modules_of_names(stub: str) -> dict[str, str]:
 
 
 def loaded(name: str, modules: dict[str, str], namespace: dict[str, Any]) -> Any:
-    """Import a name, and store it in the module that lists it.
+    """Import a public name when it is first used, and store its value in `namespace`.
 
-    `typing.get_type_hints` looks names up in that module.
+    The value is stored because `typing.get_type_hints` looks names up in the namespace.
+
+    Args:
+        name: the public name.
+        modules: maps each public name to the module that defines it.
+        namespace: the `__dict__` of the module from which users import the name.
 
     Raises:
-        AttributeError: the module does not list the name.
+        AttributeError: `modules` does not contain the name.
         TorchMissingError: the name needs PyTorch, which is not installed.
     """
     if name not in modules:

@@ -26,10 +26,10 @@ class Option:
     """An option of ullage, with its help text, default and --help group."""
 
     help: str
-    """A sentence about the option for --help and for the Python documentation."""
+    """The sentence that describes the option in --help and in the Python documentation."""
     _: KW_ONLY
     more: str = ""
-    """More sentences about the option that only the Python documentation shows."""
+    """Further sentences about the option. The Python documentation shows them, and --help does not."""
     default: Any = None
     flag: str | None = None
     """The option's name on the command line. None: it is derived from the Python name."""
@@ -37,7 +37,7 @@ class Option:
     panel: str | None = None
     """The group in --help that contains the option."""
     is_of_command: bool = True
-    """Whether the command line has the option. The Python function always has it."""
+    """Whether the option exists on the command line. Every option exists in the Python API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The decorator for classes and functions that users import from `ullage`."""
+"""A decorator that sets the `__module__` of public classes and functions to `ullage`."""
 
 from typing import TypeVar
 

@@ -15,7 +15,10 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 TIB: Final = 1 << 40
 BOGUS_BYTES: Final = 16 * TIB
-"""The largest plausible memory request in bytes. A program has miscalculated the size of a larger request."""
+"""The largest plausible memory request in bytes.
+
+If a program requests more memory, it has computed the size incorrectly.
+"""
 
 _BYTES_OF_UNIT: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 # The number of digits is limited, because int() rejects very long numbers with an error that does not mention sizes.

@@ -77,10 +77,10 @@ class _Quick:
 
 
 class PlainTypes:
-    """Converts command-line parameters without pydantic if they are strings or paths.
+    """Converts command-line parameters. Strings and paths are converted without importing pydantic.
 
     Args:
-        of_typer: a function that returns typer's own converter, which imports pydantic.
+        of_typer: a function that returns typer's converter for all other types. Typer's converter imports pydantic.
     """
 
     def __init__(self, of_typer: Callable[[], Any]) -> None:

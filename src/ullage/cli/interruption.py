@@ -15,8 +15,9 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_SECONDS: Final = 0.01
 
 
+# This is not a KeyboardInterrupt, because typer ends without a message after a KeyboardInterrupt.
 class Interrupted(BaseException):
-    """A signal has asked the process to end. typer would print nothing for a KeyboardInterrupt."""
+    """An exception that a signal handler raises to end the process."""
 
     def __init__(self, number: int) -> None:
         self.number = number

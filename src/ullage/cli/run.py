@@ -43,7 +43,7 @@ def run(
     ] = "auto",
     history_budget: Annotated[
         str,
-        typer.Option(help="Largest host memory for the allocation history of each process.", rich_help_panel=RUN),
+        typer.Option(help="Limit on the host memory for the allocation history of each process.", rich_help_panel=RUN),
     ] = "64MiB",
     folder: Annotated[
         Path | None,
@@ -178,7 +178,10 @@ def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bo
 
 
 def report_evidence(found: "RunFolder", place: OwnFolder) -> None:
-    """Explain why memory ran out on standard error, and write the same report into the run's folder."""
+    """Print a report to standard error that explains why the GPU ran out of memory.
+
+    The same report is written into the run's folder.
+    """
     from rich.console import Console
 
     from ullage.explaining.analysis.describe import describe

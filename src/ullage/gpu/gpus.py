@@ -61,7 +61,7 @@ class Gpu:
     regs_per_sm: int
     """The number of 32-bit registers in one streaming multiprocessor (SM)."""
     sources: tuple[tuple[str, str], ...]
-    """The sources of the properties, as (field, place of publication)."""
+    """The source of each property of the GPU, such as a data sheet, as (property name, source) pairs."""
     assumed: frozenset[str]
     """The fields whose values are assumed, because no published value is known."""
 
@@ -77,10 +77,10 @@ class Gpu:
         return self.aliases[0] if self.aliases else self.name
 
     def source_of(self, figure: str) -> str:
-        """Return where a property of the GPU was published.
+        """Return the source of a property of the GPU, such as a data sheet.
 
         Raises:
-            KeyError: the field is not a figure.
+            KeyError: the property has no source.
         """
         return dict(self.sources)[figure]
 

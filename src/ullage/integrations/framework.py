@@ -27,9 +27,9 @@ def framework(*names: str) -> Any:
 
 
 class OwnScaling:
-    """Replaces a framework's GradScaler in a guard.
+    """A wrapper around the GradScaler of a framework whose backward pass scales the loss itself.
 
-    `scale` returns the loss unchanged, because the framework's backward already scales it.
+    `scale` returns the loss unchanged, so that the loss is not scaled twice.
     """
 
     def __init__(self, scaler: Any) -> None:

@@ -1,7 +1,4 @@
-"""The base class of memory callbacks, which monitors a framework's training loop.
-
-In a framework, one call begins a phase such as evaluation, and another call ends it.
-"""
+"""The base class of ullage's callbacks, which monitor GPU memory in a framework's training loop."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field

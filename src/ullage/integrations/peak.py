@@ -46,7 +46,10 @@ class PeakContents:
 
     def __str__(self) -> str:
         if self.by_role is None:
-            return "The contents of the peak are unknown, because this program records PyTorch's memory history itself."
+            return (
+                "Your program itself records PyTorch's memory history, so ullage cannot tell what holds memory at the "
+                "peak."
+            )
         lines = [f"{text_of_bytes(self.bytes)} at the peak:"]
         lines += [f"{text_of_bytes(size):>12}  {role}" for role, size in self.by_role]
         if self.by_line:

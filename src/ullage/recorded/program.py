@@ -13,7 +13,7 @@ from ullage.recorded.settings import Settings
 Column = npt.NDArray[np.int64]
 
 UNMAPPED_KEY: Final = -2
-"""The ID used for an address range of an expandable segment without memory."""
+"""The block ID that marks an address range without mapped memory, inside an expandable segment."""
 
 
 def is_one_of(values: Column, kinds: Iterable[int]) -> npt.NDArray[np.bool_]:

@@ -33,7 +33,7 @@ class LifeColumns:
     born: Column
     """The time at which the block was allocated; 0 if it existed before the recording."""
     life: Column
-    """The time from allocation to free. Blocks that were never freed last until the end or longer."""
+    """The time from the allocation of the block to its free, or to the end of the recording."""
     wait: Column
     """The time from the free until the memory could be reused. Above 0 if another stream still used the memory."""
     size_bytes: Column
@@ -48,16 +48,11 @@ class SegmentColumns:
 
     born: Column = field(default_factory=_none)
     life: Column = field(default_factory=_none)
-    """The time until the segment was returned to the driver. Segments that were never returned last until the end or
-    longer.
-    """
+    """The time until the segment was returned to the driver, or until the end of the recording."""
     address: Column = field(default_factory=_none)
     size_bytes: Column = field(default_factory=_none)
     is_page: Column = field(default_factory=_none)
-    """Whether the segment consists of mapped pages of an expandable segment (1 or 0).
-
-    Such pages follow the pages before them in memory.
-    """
+    """Whether the segment consists of mapped pages of an expandable segment (1 or 0)."""
     kind: Column = field(default_factory=_none)
     """The index in `kinds` for each segment."""
     kinds: tuple[str, ...] = ()
@@ -78,22 +73,25 @@ class StackColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlockHistory:
-    """The blocks and segments of a run over time. Each position on the time axis follows one event."""
+    """The memory blocks and segments of a run over time.
+
+    Each point on the time axis is the state after one event, such as an allocation.
+    """
 
     title: str
     event: Column
-    """The number of events before each position on the time axis."""
+    """The number of recorded events up to each point on the time axis."""
     time_us: Column
-    """The time of each position in microseconds. Empty: times were not recorded."""
+    """The time in microseconds at each point on the time axis. The array is empty if no times were recorded."""
     blocks: LifeColumns
     facets: tuple[Facet, ...]
     """The ways to label and colour blocks. The page opens with the first one."""
     segments: SegmentColumns
     stacks: StackColumns
     step_ends: tuple[int, ...]
-    """The positions at which training steps end. Empty: the steps are not known."""
+    """The points on the time axis at which training steps end. The tuple is empty if the steps are not known."""
     moment: int
-    """The position that the page shows first, such as an out-of-memory error."""
+    """The point in time that the page shows first, such as the time of an out-of-memory error."""
     moment_label: str
     moment_remark: str = ""
     """A description of the event at the position `moment`. Empty: the event is an allocation or a free."""
@@ -101,8 +99,8 @@ class BlockHistory:
     """The memory limit of the allocator in bytes. None: it is not known."""
     limit_label: str = ""
     small_bytes: Column = field(default_factory=_none)
-    """The total bytes of omitted blocks at each position. Empty: no blocks are omitted.
+    """The total size of the blocks that the chart leaves out, at each point on the time axis.
 
-    A page omits the smallest blocks of a run with too many blocks.
+    The array is empty if the chart shows all blocks. If a run has too many blocks, the chart leaves out the smallest.
     """
     small_label: str = ""

@@ -12,7 +12,7 @@ from ullage.report.blocks import BlockHistory
 
 
 class Tone(Enum):
-    """How good or bad a text's news is. It decides the text's colour."""
+    """The meaning of a text, such as good or bad. It decides the text's colour."""
 
     GOOD = "good"
     BAD = "bad"
@@ -22,7 +22,7 @@ class Tone(Enum):
 
     @classmethod
     def of_exit_code(cls, code: ExitCode) -> "Tone":
-        """Return the tone that fits the exit code of a command."""
+        """Return whether the exit code of a command stands for a good, a bad or an unsure result."""
         return {ExitCode.YES: cls.GOOD, ExitCode.UNKNOWN: cls.UNSURE}.get(code, cls.BAD)
 
 
@@ -162,7 +162,7 @@ class Icicle:
 
     title: str
     levels: tuple[str, ...]
-    """The names of the tree's levels, from the outermost to the innermost, such as "role"."""
+    """The names of the levels of nested rectangles, from the outermost to the innermost level."""
     leaves: tuple[tuple[tuple[str, ...], int, str], ...]
 
 
@@ -208,7 +208,7 @@ class Plot:
     limit: int | None = None
     limit_label: str = ""
     outcomes: tuple[str, str, str] = ("fits", "may not fit, or not with the margin", "does not fit")
-    """The legend texts for good, unsure and bad points."""
+    """The legend texts for trial runs that fit, that may not fit, and that do not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

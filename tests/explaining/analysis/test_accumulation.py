@@ -139,7 +139,7 @@ def test_a_loop_that_keeps_what_it_makes_is_said_first(what: Any, tmp_path: Path
     assert 0 <= held.blocks - accumulation.blocks <= 1, "the last step of a training has left one at the same line"
     assert accumulation.bytes > 0.5 * explanation.evidence["allocated_bytes"]
     assert explanation.sentence.startswith(
-        f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated at {accumulation.line}"
+        f"A loop does not free its memory: {accumulation.blocks:,} blocks that were allocated at {accumulation.line}"
     )
     assert "They were allocated in the last " in explanation.sentence
     assert "under torch.no_grad()" in explanation.sentence
@@ -147,7 +147,7 @@ def test_a_loop_that_keeps_what_it_makes_is_said_first(what: Any, tmp_path: Path
     for remedy in explanation.remedies:
         assert remedy.proved
         if remedy.setting and remedy.fits:
-            assert f"A setting only delays the failure: {remedy.setting} by" in explanation.sentence
+            assert f"The setting {remedy.setting} only delays the failure by" in explanation.sentence
             break
     [cure] = [remedy for remedy in explanation.remedies if (remedy.action or "").startswith("free these blocks")]
     assert cure.fits

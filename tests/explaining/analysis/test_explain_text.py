@@ -41,9 +41,13 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "the forum's figures": (
         "Tried to allocate 2.58 GiB ... 1.67 GiB free ... 4.96 GiB cached".join(["CUDA out of memory. ", ""]),
         Cause.FRAGMENTED,
-        "2.58 GiB were requested in one piece, with 1.67 GiB free on the GPU and 4.96 GiB cached",
+        "2.58 GiB were requested in one piece. 1.67 GiB were free on the GPU, and PyTorch had cached 4.96 GiB",
     ),
-    "cut up": (WORDINGS["torch 1.4"][0], Cause.FRAGMENTED, "1.76 GiB free on the GPU and 5.83 GiB cached"),
+    "cut up": (
+        WORDINGS["torch 1.4"][0],
+        Cause.FRAGMENTED,
+        "1.76 GiB were free on the GPU, and PyTorch had cached 5.83 GiB",
+    ),
     "full": (
         new("346.00 MiB", "8.00 GiB", "98.00 MiB", "7.20 GiB", "100.00 MiB", this("7.90 GiB")),
         Cause.TRULY_FULL,
@@ -100,7 +104,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "beyond the reserve": (
         WORDINGS["torch 2.15, beyond the reserve"][0],
         Cause.ADDRESS_SPACE,
-        "20.00 GiB were requested at once, and an expandable segment spans 4.00 GiB",
+        "20.00 GiB were requested at once, and the segment spans 4.00 GiB",
     ),
     "no address": (WORDINGS["torch 2.15, no address"][0], Cause.ADDRESS_SPACE, "Address space ran out, not memory"),
     "bogus": (WORDINGS["more than an exabyte"][0], Cause.BOGUS_SIZE, "impossible: more than 1 EiB"),

@@ -91,7 +91,7 @@ class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
-        """Prepare recording when the process begins to import torch, and remove this import hook."""
+        """Remove this import hook and prepare recording, if the process imports torch."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

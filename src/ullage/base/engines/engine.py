@@ -18,7 +18,7 @@ PlainData = dict[str, Any]
 
 @public
 class EngineError(UllageError):
-    """A system for parallel work (threads, Ray or Slurm) is not available, or has lost its work."""
+    """The chosen system for parallel work (threads, Ray or Slurm) is not available, or its tasks were lost."""
 
     exit_code: int = ExitCode.UNKNOWN
 

@@ -59,7 +59,7 @@ class Assumptions:
         alloc_conf: str | None = None,
         capacity_bytes: int | None = None,
     ) -> Recording:
-        """Return the simulated run for a recording. Takes the same arguments as the function `closest`."""
+        """Return the simulation of a recorded run. An earlier simulation of the same recording is reused."""
         if self.recording is not None and self.recording.history is history and capacity_bytes is None:
             return self.recording
         rebuilt = self.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)

@@ -43,7 +43,7 @@ class RunSummary:
     summary: tuple[str, ...]
     """The summary lines that `ullage run` prints when the run ends."""
     remarks: tuple[str, ...]
-    """Sentences about the failure, such as the process, the training step and the source line."""
+    """Sentences about the failure. They name the failed process, the training step, the source line and so on."""
     beside: int = 0
     """The number of runs in the given folder. It is 0 if the given folder is itself a run."""
 
@@ -97,7 +97,7 @@ class Explanation(Answer):
     streams: tuple[StreamMemory, ...] = ()
     """The memory of each CUDA stream and private pool when the allocation failed, or at the peak."""
     others: tuple["Explanation", ...] = ()
-    """The explanations of the other GPUs, if the user asked for all GPUs."""
+    """The explanations for the GPUs other than GPU `device`. Empty unless the user asked for all GPUs."""
     headline: str = ""
     """The result in a few words. If empty, the heading of the cause is used."""
     picture: ExplanationPicture | None = None

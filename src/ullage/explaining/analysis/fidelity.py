@@ -31,8 +31,8 @@ class Fidelity:
     relative to their segment.
     """
     address_ties: int
-    """The number of times that an unrecorded address decided between free blocks of equal size. This happens up to
-    torch 2.11.
+    """The number of times that the allocator chose by address between equally large free blocks whose addresses were
+    not recorded. It is always 0 from torch 2.12 on.
     """
 
     @property
@@ -58,12 +58,12 @@ def fidelity_of(history: History, rebuilt: Rebuilt, done: Replay | None = None) 
 
 
 def compare(history: History, rebuilt: Rebuilt, done: Replay | None = None) -> Comparison:
-    """Simulate the run and compare the result with the recording.
+    """Simulate a recorded run, and compare the simulation with the recording.
 
     Args:
         history: the recording of one device.
-        rebuilt: the program reconstructed from it.
-        done: the replay with driver calls and addresses, if it has already been made.
+        rebuilt: the allocator operations that ullage reconstructed from the recording.
+        done: a finished simulation of these operations, with driver calls and addresses. If None, ullage runs one.
     """
     done = done or replay(rebuilt.program, rebuilt.settings, ReplayDevice.of(rebuilt), calls=True, places=True)
     ours, theirs = driven_by_op(done), rebuilt.recorded_calls

@@ -59,13 +59,15 @@ class Accumulation:
     """The number of live blocks that other source lines allocated in the same loop."""
     other_bytes: int
     seconds: float | None
-    """The seconds from the first kept allocation to the failure, or None if unknown."""
+    """The seconds between the first allocation that the loop never freed and the failure. None if unknown."""
     is_older: bool
-    """Whether some of the kept blocks were allocated before the recording began."""
+    """Whether some of the blocks that the loop never freed were allocated before the recording began."""
     keys: tuple[int, ...]
-    """The IDs of all blocks that the loop keeps, oldest first. They include blocks from other source lines."""
+    """The IDs of all blocks that the loop never freed, oldest first. They include blocks from other source lines."""
     frees: tuple[tuple[int, int], ...]
-    """Simulated frees that keep only the newest eighth of the blocks, as (operation index, block ID) pairs."""
+    """The frees that ullage adds to a simulation, as (operation index, block ID) pairs. They leave only the newest
+    eighth of the loop's blocks allocated.
+    """
 
     @property
     def round_bytes(self) -> int:
@@ -236,7 +238,9 @@ class StepGrowth:
     """The number of live blocks that the source line `line` allocated."""
     line_bytes: int
     kept_by_step: tuple[tuple[int, tuple[int, ...]], ...]
-    """One pair per training step: its last operation, and the IDs of the blocks that it allocated and did not free."""
+    """A pair for each training step: the index of the step's last operation, and the IDs of the blocks that the step
+    allocated and never freed.
+    """
 
 
 def growth_of(recording: Recording) -> StepGrowth | None:

@@ -76,7 +76,7 @@ def short_line(frame: Frame) -> str:
 
 
 def placed(line: str) -> str:
-    """Return "at FILE:LINE" for a source line. Return a label such as "(no stack)" without its brackets."""
+    """Return words that tell where memory was allocated, such as "at train.py:17" or "outside your code"."""
     if line == NO_STACK:
         return "where no stack was recorded"
     if line == NO_LINE:

@@ -101,7 +101,7 @@ def sentence_of(
             )
         case Cause.LIMIT:
             return (
-                "A limit refused the request, not the GPU's memory size: "
+                "A limit refused the request; the GPU's memory size is not the cause: "
                 f"{text_of_bytes(free_when_refused(evidence))} were free on the GPU when {size['requested_bytes']} "
                 f"were refused. The allocator could not reserve {size['limit_bytes']} (check "
                 "per_process_memory_fraction, throw_on_cudamalloc_oom and the system's limits)."
@@ -164,7 +164,9 @@ def cure_of(
     best = next((remedy for remedy in remedies if remedy.setting and remedy.proved and remedy.fits), None)
     left = max(0, evidence["room_bytes"] - (best.peak_reserved_bytes or 0)) if best and "room_bytes" in evidence else 0
     if growth is not None and cause in (Cause.LEAK, Cause.ACCUMULATION) and "requested_bytes" in evidence:
-        put_off = f" A setting only delays the failure: {best.setting} {_by(left, growth)}." if best is not None else ""
+        put_off = (
+            f" The setting {best.setting} only delays the failure {_by(left, growth)}." if best is not None else ""
+        )
         return _FREE_THEM + put_off
     if cause is Cause.DID_NOT_FAIL and "room_bytes" not in evidence:
         return lower_with(remedies, evidence)
@@ -177,12 +179,15 @@ def cure_of(
             return f"\nThis would be enough: {less.name}."
         return f"\n{_no_setting(cause)}: {done.name} (replayed)." if done is not None else ""
     thin = (
-        " The training step had not ended: a smaller batch is safer." if is_full(evidence["room_bytes"], left) else ""
+        " The training step had not ended and may need more memory, so a smaller batch is safer."
+        if is_full(evidence["room_bytes"], left)
+        else ""
     )
     if isinstance(growth, StepGrowth):
         thin = (
-            f" But every step keeps {text_of_bytes(growth.bytes_per_step)} more, mostly "
-            f"{allocated_by(growth.line, 'at')}, so this setting only delays the failure {_by(left, growth)}."
+            f" But every training step keeps {text_of_bytes(growth.bytes_per_step)} more memory, mostly "
+            f"{allocated_by(growth.line, 'at')}. So the setting {best.setting} only delays the failure "
+            f"{_by(left, growth)}."
         )
     return (
         f"\n{_this_setting(cause)}: {best.setting}, with {text_of_bytes(left)} left (replayed).{thin} "
@@ -238,7 +243,10 @@ def _accumulated(accumulation: Accumulation, evidence: Evidence) -> str:
     )
     where = f"{placed(accumulation.line)}{called}"
     held = f"{text_of_bytes(accumulation.bytes)} of the {text_of_bytes(evidence['allocated_bytes'])} allocated"
-    keeps = f"A loop keeps blocks: {accumulation.blocks:,} blocks allocated {where} are still alive and hold {held}."
+    keeps = (
+        f"A loop does not free its memory: {accumulation.blocks:,} blocks that were allocated {where} are still alive. "
+        f"These blocks hold {held}."
+    )
     return f"{keeps} They were allocated{since}{others}."
 
 

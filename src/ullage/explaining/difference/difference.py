@@ -49,7 +49,11 @@ class LineChange:
     """The memory of one source line in both runs, as bytes and as the number of blocks."""
 
     name: str
-    """The name of the source line, taken from the second run if it holds memory there."""
+    """The file and number of the source line, or the name of the annotation.
+
+    Line numbers may differ between the two runs. The number is from the second run if the line holds memory in that
+    run.
+    """
     function: str
     kind: ChangeKind
     moved_from: str | None
@@ -86,7 +90,10 @@ class Difference(Answer):
     moment: Moment
     lines: tuple[LineChange, ...]
     annotations: tuple[LineChange, ...]
-    """The change of memory for each annotation in the snapshots. Empty if there are none."""
+    """The memory change for each annotation: a name that the program gave to a part of its code.
+
+    The tuple is empty if the program gave no names.
+    """
     levels: tuple[Level, ...]
     """The allocator's totals in both runs: allocated, pending, cached and reserved bytes, and the number of
     segments.

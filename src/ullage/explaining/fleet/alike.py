@@ -46,7 +46,7 @@ class RankGroup:
 
     ranks: tuple[RankFigures, ...]
     is_kind: bool
-    """Whether the group is large enough to count as normal, such as all ranks of a pipeline stage."""
+    """Whether the group of ranks is large. ullage reports a rank as unusual if it is in no large group."""
 
     @property
     def fullest(self) -> RankFigures:

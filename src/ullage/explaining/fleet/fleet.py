@@ -27,7 +27,7 @@ _TOLD_EVERY: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferentRank:
-    """A rank whose memory use differs from that of all large groups of ranks."""
+    """A rank that belongs to no large group of ranks with similar memory use."""
 
     figures: RankFigures
     why: str
@@ -57,7 +57,7 @@ class FleetExplanation(Answer):
 
     @property
     def kinds(self) -> tuple[RankGroup, ...]:
-        """The groups that are large enough to count as normal, such as the ranks of a pipeline stage."""
+        """The large groups of ranks with similar memory use, such as all ranks of one pipeline stage."""
         return tuple(group for group in self.groups if group.is_kind)
 
     def to_json(self) -> dict[str, Any]:

@@ -50,15 +50,22 @@ class Oracle:
     cause: Cause
     room_bytes: int
     placements: tuple[str, ...]
-    """The rules for segment addresses that are tested. The recorded run fails with each of them."""
+    """The rules for choosing segment addresses with which the whole run fails.
+
+    A shorter list of operations must fail with all of these rules.
+    """
     expandable_helps: bool
 
     @classmethod
     def of(cls, recording: Recording, sketch: Sketch) -> "Oracle":
-        """Create the test for a failed run. `sketch` contains all operations of the run.
+        """Create the test that decides whether a shorter list of operations fails like a recorded run.
+
+        Args:
+            recording: the recorded run.
+            sketch: all allocator operations of the run.
 
         Raises:
-            UsageError: the request does not fail in a script, or it fails for another cause.
+            UsageError: a simulation of all operations does not fail, or fails for another cause than the recorded run.
         """
         rebuilt = recording.rebuilt
         fraction = rebuilt.settings.per_process_memory_fraction
@@ -76,8 +83,9 @@ class Oracle:
         raise UsageError(first._why_not(sketch))
 
     def fails(self, sketch: Sketch) -> bool:
-        """Return whether a list of operations fails like the recorded run. Expandable segments must have the same
-        effect on both.
+        """Return whether a list of operations fails for the same cause as the recorded run.
+
+        Expandable segments must prevent both failures, or neither of them.
         """
         same = all(self.is_same(self.run(sketch, placement), sketch) for placement in self.placements)
         return same and self._passes_expandable(sketch) == self.expandable_helps

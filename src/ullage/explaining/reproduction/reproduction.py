@@ -61,7 +61,9 @@ class Reproduction:
     """Whether expandable segments prevent the failure."""
     trials: int
     finished: bool
-    """Whether the search finished before the time limit. If so, every allocation in the script is needed."""
+    """Whether the search for a shorter script finished before the time limit. If so, removing any allocation from the
+    script would prevent the failure.
+    """
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:

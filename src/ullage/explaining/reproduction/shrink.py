@@ -39,7 +39,10 @@ class Sketch:
 
     @property
     def keys(self) -> Column:
-        """The IDs of all operations that can be left out, in order."""
+        """The IDs of the operations that may be removed from the list, in order.
+
+        Frees and the failing allocation are not included.
+        """
         return np.asarray(self.key[:-1][self.op[:-1] != Op.FREE], np.int64)
 
     @property
@@ -80,13 +83,15 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The shortest list of operations found that still fails as required."""
+    """The result of the search for the shortest list of allocator operations that still reproduces a failure."""
 
     sketch: Sketch
     trials: int
-    """The number of lists that the search tested."""
+    """The number of shortened lists of operations that the search tested."""
     finished: bool
-    """Whether the search finished before the time limit. If so, no operation of the list can be left out."""
+    """Whether the search finished before the time limit. If so, removing any operation from the list would prevent the
+    failure.
+    """
 
 
 def shrink(
@@ -112,7 +117,7 @@ def shrink(
 
 
 class _LateError(Exception):
-    """Ends the search for a shorter list of operations at the time limit."""
+    """An exception that ends the shortening of a list of operations at the time limit."""
 
 
 class _Search:

@@ -122,7 +122,7 @@ def _comment(reproduction: Reproduction) -> str:
 
 
 def statement_of(reproduction: Reproduction) -> str:
-    """Return one sentence about the failure that the script shows."""
+    """Return one sentence that states why the generated script runs out of memory."""
     free, cached = text_of_bytes(reproduction.free_bytes), text_of_bytes(reproduction.cached_bytes)
     request, needed = text_of_bytes(reproduction.requested_bytes), text_of_bytes(reproduction.needed_bytes)
     if reproduction.cause is Cause.FRAGMENTED:
@@ -133,7 +133,7 @@ def statement_of(reproduction: Reproduction) -> str:
 
 
 def counts_of(reproduction: Reproduction) -> str:
-    """Return a text on how many of the recorded allocations remain in the script."""
+    """Return the number of allocations in the generated script and in the recording, as text."""
     plural = "s" if reproduction.allocations > 1 else ""
     return f"{reproduction.allocations:,} allocation{plural}, of {reproduction.recorded_allocations:,} in the recording"
 

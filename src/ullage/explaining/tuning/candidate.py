@@ -64,10 +64,10 @@ class Space:
     version: Version
     kept: tuple[tuple[str, str], ...]
     has_limit: bool
-    """Whether the memory capacity is known. Options that set a fraction of it need this."""
+    """Whether the memory capacity is known. Without a known capacity, `garbage_collection_threshold` has no meaning."""
 
     def alone(self) -> Iterator[Candidate]:
-        """Yield a candidate without any varied option, and then each option alone."""
+        """Yield the settings without any searched option, and then settings with exactly one searched option."""
         none = Candidate(kept=self.kept)
         yield none
         yield from self.around(none)

@@ -86,29 +86,35 @@ def _gain(tuning: Tuning, best: Trial) -> str:
     if not now.fits:
         room = f" of {text_of_bytes(tuning.room_bytes)}" if tuning.room_bytes is not None else ""
         thin = (
-            " Little memory is left, and the training step had not ended, so a smaller batch is safer."
+            " Little GPU memory is left for the rest of the training step. A smaller batch is safer."
             if _is_thin(tuning, best)
             else ""
         )
         return f"With {best.text or 'nothing set'} this run fits{until}; it reserves at most {peak}{room}.{thin}"
     before = text_of_bytes(now.peak_reserved_bytes)
-    calls = f"makes {best.driver_calls:,} driver calls in place of {now.driver_calls:,}"
+    calls = f"{best.driver_calls:,} driver calls instead of {now.driver_calls:,}"
     if best.peak_reserved_bytes == now.peak_reserved_bytes:
-        return f"With {best.text or 'nothing set'} this run {calls}, and reserves the same amount: {peak}."
-    return f"With {best.text or 'nothing set'} this run reserves at most {peak} in place of {before}, and {calls}."
+        return (
+            f"With {best.text or 'nothing set'} this run makes {calls}, and still reserves at most {peak} of GPU "
+            "memory."
+        )
+    return (
+        f"With {best.text or 'nothing set'} this run reserves at most {peak} of GPU memory instead of {before}. "
+        f"The run makes {calls}."
+    )
 
 
 def _need(tuning: Tuning) -> str:
     if not tuning.needs:
         return ""
     present, best = tuning.needs[0], tuning.needs[-1]
-    verb = "needs at least" if all(need.is_exact for need in tuning.needs) else "fits in"
+    bound = "at least" if all(need.is_exact for need in tuning.needs) else "at most"
     if present == best:
-        return f" The run {verb} {text_of_bytes(present.room_bytes)}."
+        return f" The run needs {bound} {text_of_bytes(present.room_bytes)} of GPU memory."
     with_what = "" if tuning.best is not None else f" with {best.text or 'nothing set'}"
     return (
-        f" The run {verb} {text_of_bytes(best.room_bytes)}{with_what}; "
-        f"with the present settings {text_of_bytes(present.room_bytes)}."
+        f" The run needs {bound} {text_of_bytes(best.room_bytes)} of GPU memory{with_what}. "
+        f"With the present settings, the run needs {bound} {text_of_bytes(present.room_bytes)}."
     )
 
 

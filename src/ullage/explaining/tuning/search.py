@@ -135,9 +135,10 @@ class SettingsSearch:
         return sorted(self.trials.values(), key=self._key)
 
     def choose(self, trials: Sequence[Trial | None]) -> Trial:
-        """Return the best of the given simulations. Among nearly equal ones, the one with the fewest retries wins.
+        """Return the best of the given simulations.
 
-        Each option must bring a saving, because the more options are set, the more they are fitted to this one run.
+        Among nearly equal simulations, the one with the fewest retries is best. Each additional allocator option must
+        save memory, because a combination of many options may suit only the recorded run.
         """
         found = sorted((trial for trial in trials if trial is not None), key=self._key)
         first = found[0]

@@ -33,7 +33,9 @@ class LeastRoom:
     text: str
     room_bytes: int
     is_exact: bool
-    """Whether the next smaller capacity is known to fail. False if the time limit ended the search."""
+    """Whether the search showed that the run fails with any smaller capacity. False if the time limit ended the
+    search.
+    """
 
 
 @public

@@ -56,7 +56,7 @@ class Emulation:
     cudnn_workspace_bytes: int | None
     """The workspace size of every cuDNN plan, if the user has set one. None: cuDNN's own sizes."""
     placement: Placement = PLACEMENTS[0]
-    """The driver whose memory addresses are emulated, such as "linux"."""
+    """The platform whose choice of GPU memory addresses is emulated, such as "linux" or "windows"."""
     figures: dict[str, int]
     values: ValuesChoice = field(default_factory=ValuesChoice)
     """The options for the tensor values that a script reads from the emulated GPU."""
@@ -98,9 +98,10 @@ def emulate(
         context_bytes: the memory that the CUDA context uses; None: the value in the GPU's profile.
         cudnn_workspace_bytes: the workspace of every cuDNN plan. None: cuDNN's own answer, if cuDNN is installed with
             torch or the environment variable ULLAGE_CUDNN names its folder; otherwise an estimate from similar graphs.
-        placement: the driver whose placement of memory is emulated: "linux", "wsl", "windows" or "linux-host" (memory
-            shares the address space with the process's own mappings). Up to torch 2.11, PyTorch chooses the block with
-            the lower address among free blocks of equal size, so the reserved memory depends on the placement.
+        placement: the platform whose choice of GPU addresses is emulated: "linux", "wsl", "windows" or "linux-host".
+            With "linux-host", GPU memory shares the address space with the process's own mappings. Up to torch 2.11,
+            PyTorch chooses the block with the lower address among free blocks of equal size, so the reserved memory
+            depends on GPU addresses.
         count: the number of GPUs.
         values: the values that are read back from the GPU. "on": values that follow from the data that the host has
             sent are computed, and other values are plausible random numbers; "off": zero; "all": all values are

@@ -67,55 +67,54 @@ class _PlanStruct(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuessFigures:
-    """Totals of allocations whose sizes are guessed, because a CUDA library reveals them only on a real GPU.
+    """Totals of allocations whose sizes are guessed, because a CUDA library reveals them only on a real GPU."""
 
-    The fields are those of `struct guess_figures` in `cuda/card.h`.
-    """
-
+    # The fields have the same order as in the C code's `struct guess_figures`.
     count: int
     guessed_bytes: int
-    """The peak of guessed allocations in bytes."""
+    """The peak of GPU memory in allocations whose sizes ullage guesses, in bytes."""
     below_bytes: int
-    """The number of bytes by which a real GPU may use less than guessed."""
+    """The number of bytes by which a real GPU may use less memory than ullage guessed."""
     above_bytes: int
     expected_below_bytes: int
-    """The number of bytes by which a real GPU is expected to use less than guessed. It was noted when memory last ran
-    out.
+    """The number of bytes by which a real GPU probably uses less memory than ullage guessed.
+
+    The number is 0 unless memory ran out when a guessed size was requested.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicatorFigures:
-    """Totals of the NCCL communicators with several ranks that have executed an operation.
+    """Totals of the NCCL communicators that connect several ranks and have executed an operation."""
 
-    The numbers of communicators and ranks are the largest at any one time.
-
-    The fields are those of `struct communicator_figures` in `cuda/card.h`.
-    """
-
+    # The fields have the same order as in the C code's `struct communicator_figures`.
     communicators: int
+    """The largest number of NCCL communicators in use at one time."""
     peers: int
-    """The number of ranks with which this rank exchanges point-to-point messages, summed over communicators."""
+    """The largest number of ranks with which this rank exchanged point-to-point messages at one time.
+
+    A rank counts once for each NCCL communicator.
+    """
     sent_bytes: int = 0
     """The bytes that this rank has sent to other ranks. Collectives are assumed to use rings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
-    """Totals of the cuDNN plans whose workspace sizes have the same origin.
+    """Totals of the cuDNN plans whose workspace sizes come from one source, such as cuDNN itself."""
 
-    The field `problems` counts graphs with different operations or tensor shapes.
-
-    The fields are those of `struct plan_figures` in `cuda/card.h`.
-    """
-
+    # The fields have the same order as in the C code's `struct plan_figures`.
     runs: int
     problems: int
+    """The number of cuDNN graphs that differ in their operations or tensor shapes."""
     largest_tensor_bytes: int
     """The total bytes of all tensors in the largest cuDNN graph."""
     largest_workspace_bytes: int
     most_below_bytes: int
-    """The largest number of bytes by which a real workspace may be smaller. It is 0 if the size is known."""
+    """The largest number of bytes by which a real GPU's workspace may be smaller than the emulated workspace.
+
+    The number is 0 if the real size is known.
+    """
     most_above_bytes: int
 
 
@@ -123,14 +122,15 @@ class PlanFigures:
 class OutsideFigures:
     """The memory that one library requested from the driver, outside PyTorch's allocator.
 
-    Sizes are in bytes, before rounding. The fields are those of `struct outside_figures` in `cuda/card.h`.
+    Sizes are in bytes, before rounding.
     """
 
+    # The fields have the same order as in the C code's `struct outside_figures`.
     calls: int
     bytes: int
-    """The bytes that the library holds now."""
+    """The GPU memory that one shared library holds now, in bytes."""
     peak_bytes: int
-    """The largest number of bytes that the library has held."""
+    """The largest amount of GPU memory that one shared library has held at one time, in bytes."""
     managed_peak_bytes: int
     """The peak of managed memory (cudaMallocManaged) in bytes. It is in host memory."""
 
@@ -140,7 +140,7 @@ class CudnnPlans:
     """The cuDNN plans that the process has run."""
 
     by_source: dict[str, PlanFigures]
-    """Maps the lower-case name of a `PlanSource` to the totals of its cuDNN plans."""
+    """Totals of the cuDNN plans for each source of their workspace sizes, such as "table" or "cudnn"."""
     reasons: tuple[str, ...]
     """The reasons why some workspace sizes do not come from cuDNN itself."""
 
@@ -152,7 +152,7 @@ class CudnnPlans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A cuDNN graph that was run, with its tensor shapes and a number."""
+    """A cuDNN graph that the process has run, and the size of its workspace."""
 
     source: str
     problem: int
@@ -243,14 +243,18 @@ def use_planner(cuda_major: int, *, python: str, code: str, root: str, setup: st
 
 
 def answer(number: int | None, /) -> None:
-    """Set the number that the calling thread gets when it reads from the GPU. None: it gets zero."""
+    """Set the number that the calling thread receives when it copies a value from the GPU to the host.
+
+    If the argument is None, the thread receives zero.
+    """
     _card().card_answer(number is not None, number or 0)
 
 
 def show_use(address: int | None) -> None:
-    """Write the memory use of each GPU to a host address from now on. None: stop writing.
+    """Keep the current memory use of each emulated GPU in an array in host memory.
 
-    CUDA contexts are not included.
+    Args:
+        address: the address of the array; None: stop updating it. CUDA contexts are not counted.
     """
     _card().card_show_use(address)
 
@@ -269,19 +273,27 @@ def leave_memory(leaves: bool) -> None:  # noqa: FBT001  # called for each opera
 
 
 def remember_sent(*, on: bool) -> None:
-    """Set whether to keep the data that each thread last copied to the emulated GPU. `take_sent` returns it."""
+    """Set whether the emulator keeps the data of each thread's last copy to the GPU. `take_sent` reads the data."""
     _card().card_remember_sent(on)
 
 
 def sent_is_noted(is_noted: bool) -> None:  # noqa: FBT001  # called for each copy, by place
-    """Set whether the caller records this thread's copies to the GPU itself."""
+    """Set whether the calling thread records its own copies to the GPU.
+
+    If so, the emulator does not keep their data.
+    """
     _card().card_sent_is_noted(is_noted)
 
 
 def take_sent(address: int, size_bytes: int, destination: int, /) -> bool:
-    """Write the data that the calling thread last copied to the GPU to a host address.
+    """Read the data of the calling thread's last copy to the GPU.
 
     Return False if the thread's last copy went to a different GPU address.
+
+    Args:
+        address: the GPU address of the copy.
+        size_bytes: the size of the copy.
+        destination: the host address to which the data is written.
     """
     return bool(_card().card_take_sent(address, size_bytes, destination))
 
@@ -306,8 +318,7 @@ def watch_writes(is_seen: int | None, key: int) -> ctypes.c_uint64:
 
     Args:
         is_seen: the address of a C function that takes a dispatch key and returns whether the calling thread includes
-            it;
-            None: stop counting.
+            it; None: stop counting.
         key: the dispatch key that is passed to the function.
     """
     card = _card()

@@ -36,10 +36,10 @@ _HOPPER: Final = (9, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The sizes of one GPU that an emulator cannot compute, in bytes.
+    """The size of the CUDA context on one GPU model, in bytes.
 
-    The context size is that of a process that has trained a few steps. It includes all GPU memory outside PyTorch's
-    allocator, except NCCL's buffers and CUDA graphs.
+    An emulator cannot compute this size. The size is that after a few training steps. It includes all GPU memory
+    outside PyTorch's allocator, except NCCL's buffers and CUDA graphs.
     """
 
     context_bytes: int

@@ -28,7 +28,7 @@ class ImportWatch(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module with the other finders, and call `before` and `after` around its execution."""
+        """Find the watched module with Python's usual finders, and make its import call `before` and `after`."""
         if name != self._name or self._looking:
             return None
         self._looking = True

@@ -1,4 +1,4 @@
-"""Provide the values that a script or an operator reads from the GPU: numbers, copies and counts."""
+"""Provide the values that a script or an operator reads from the emulated GPU, such as a loss."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Answers:
 
     @property
     def is_answering(self) -> bool:
-        """Whether an operator is running whose reads from the GPU all return the same number."""
+        """Whether an operator is running and ullage answers all of its GPU reads with one fixed number."""
         return bool(getattr(self._here, "answers", 0))
 
     def scalar(self, op: Invocation) -> Any:
@@ -125,7 +125,7 @@ class Answers:
         return result
 
     def answering(self, count: int, op: Invocation) -> Any:
-        """Run an operator. All of its reads from the GPU return `count`."""
+        """Run an operator. Each time the operator reads a number from the GPU, it receives `count`."""
         here = self._here
         here.answers = getattr(here, "answers", 0) + 1
         self._answer(count)

@@ -33,19 +33,22 @@ class Certainty(IntEnum):
     """How certain a tensor's values are. A result is as uncertain as its least certain input."""
 
     KNOWN = 0
-    """The value is the same on a real GPU, because it follows from data that the host sent."""
+    """Tensor values that are the same on a real GPU, because they are computed from data that the host sent."""
     ASSUMED = 1
-    """The value follows from an assumption, for example that numbers are finite."""
+    """Tensor values that are computed under an assumption, for example that all numbers are finite."""
     ALIKE = 2
-    """The value follows from this rank's own numbers, which replace the numbers of other ranks."""
+    """Tensor values that are computed from this rank's data, because the data of the other ranks is not available."""
     DRAWN = 3
-    """The value follows from plausible random values."""
+    """Tensor values that are computed from random numbers, because the real numbers are unknown."""
     UNKNOWN = 4
-    """The value is unknown; a read of it returns zero."""
+    """Tensor values that are unknown. A read of them returns zero."""
 
 
 class Sign(IntEnum):
-    """What is known about the sign of a tensor's numbers. Random replacements get the same sign."""
+    """The sign that all numbers of a tensor are known to have.
+
+    Random numbers that replace the numbers of the tensor have the same sign.
+    """
 
     ANY = 0
     NEGATIVE = 1
@@ -83,20 +86,20 @@ class BlockContent:
         self.value: torch.UntypedStorage | None = None
         """The bytes of the content in host memory. None: they have not been computed."""
         self.depth = depth
-        """The length of the longest chain of recorded operations that leads to the content."""
+        """The largest number of recorded operations that must run one after another to compute the block."""
         self.columns = 0
-        """The number of output features, if a matrix product or convolution computed the content; otherwise 0."""
+        """The number of output features of the matrix product or convolution that computed the block, or 0."""
         self.column = 1
-        """The number of adjacent elements of one output feature, in a matrix product or convolution."""
+        """The number of adjacent elements that belong to the same output feature of a matrix product or convolution."""
         self.serial = next(_serials) if serial is None else serial
-        """The serial number of the content. Random values depend on it, and it is the same in every run."""
+        """A number that determines the random values in the block. It is the same in every run of the script."""
 
     def grow(self, size_bytes: int, *, is_new: bool) -> None:
-        """Extend the content to more bytes of its block.
+        """Extend the known content of a memory block to a larger size.
 
         Args:
             size_bytes: the new size.
-            is_new: whether nothing has written to the added memory yet.
+            is_new: whether nothing has been written to the added bytes yet.
         """
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
@@ -111,9 +114,9 @@ class BlockContent:
 
 
 class UpdatedContent(BlockContent):
-    """The content of a block of floating-point numbers after optimizer steps.
+    """The content of a block of floating-point numbers after optimizer steps have changed it.
 
-    Operations that were recorded before these steps keep the old content.
+    An operation that was recorded before the optimizer steps still reads the earlier content.
     """
 
     __slots__ = ("distance", "inputs", "origin", "steps", "updates")
@@ -124,7 +127,7 @@ class UpdatedContent(BlockContent):
         Args:
             before: the block content before the operation.
             tensor: the updated tensor.
-            rate: the distance by which each number moves; None if it is not known.
+            rate: the amount by which the operation changes each element; None if it is not known.
             is_of_mean: whether `rate` is divided by Adam's bias correction (with the usual decay) for the current step.
         """
         origin, updates, distance, steps = before, 0, 0.0, 0
@@ -138,10 +141,10 @@ class UpdatedContent(BlockContent):
         self.origin: BlockContent = origin
         self.steps: int = steps + is_of_mean
         self.updates: int = updates + (rate is None)
-        """The number of optimizer operations that changed the numbers by an unknown amount."""
+        """The number of optimizer operations that changed the elements of the tensor by an unknown amount."""
         share = 1 - _DECAY**self.steps if is_of_mean else 1.0
         self.distance: float = distance + share * (rate or 0.0)
-        """The sum of the known amounts by which optimizer operations have moved each number."""
+        """The sum of all known changes that optimizer operations made to each element of the tensor."""
         self.inputs = max(tensor.numel() // max(tensor.size(0), 1), 1) if tensor.dim() > 1 else 1
         """The number of weights for each output feature of the layer."""
 
@@ -233,11 +236,11 @@ class WrittenView:
         self.content = weakref.ref(content)  # A weak reference: the content refers to the call.
         self.view = view
         self.place = place
-        """The index of the written result, or the name of the written argument."""
+        """The tensor that the operator writes: its index among the results, or its name among the arguments."""
         self.base = base
         """The content of the storage before the call, if the call reads it or overwrites only a part of it."""
         self.base_counts = base_counts
-        """Whether the earlier content makes the result less certain."""
+        """Whether the operator's result is uncertain if the storage held uncertain values before the call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -255,7 +258,7 @@ class OperatorCall:
 
 
 class UnseenWrites(Protocol):
-    """Counts the writes to GPU memory by threads that are not intercepted."""
+    """A counter of the writes to GPU memory that ullage does not intercept."""
 
     @property
     def value(self) -> int:
@@ -269,21 +272,29 @@ class EmulatedDriver(Protocol):
     """
 
     def answer(self, number: int | None, /) -> None:
-        """Set the number that the calling thread gets when it reads from the GPU. None: it gets zero."""
+        """Set the number that the calling thread receives when it copies a value from the GPU to the host.
+
+        If the argument is None, the thread receives zero.
+        """
 
     def remember_sent(self, *, on: bool) -> None:
-        """Start or stop keeping the data that each thread last sent to the emulated GPU."""
+        """Set whether the emulator keeps the data of each thread's last copy to the GPU."""
 
     def sent_is_noted(self, is_noted: bool, /) -> None:  # noqa: FBT001  # called for each copy, by place
-        """Set whether the caller records this thread's copies to the GPU itself."""
+        """Set whether the calling thread records its own copies to the GPU.
+
+        If so, the emulator does not keep their data.
+        """
 
     def take_sent(self, address: int, size_bytes: int, destination: int, /) -> bool:
-        """Write the data that the calling thread last sent to a GPU address to host memory at `destination`."""
+        """Read the data of the calling thread's last copy to the GPU into host memory at `destination`."""
 
     def watch_writes(self, is_seen: int | None, key: int) -> UnseenWrites:
-        """Count the writes to GPU memory by threads that are not intercepted.
+        """Count the writes to GPU memory by threads whose operators ullage does not intercept. Return the counter.
 
-        The C function at the address `is_seen` returns whether a thread is intercepted.
+        Args:
+            is_seen: the address of a C function that returns whether ullage intercepts the operators of a thread.
+            key: the dispatch key that is passed to the C function.
         """
 
     def leave_memory(self, leaves: bool) -> None:  # noqa: FBT001  # called for each operator, by place
@@ -330,7 +341,7 @@ class BlockContents:
         return address - int(offset) * item, int(elements) * item
 
     def watch(self, unseen_writes: UnseenWrites) -> None:
-        """Forget all contents whenever a thread that is not intercepted writes to GPU memory."""
+        """Forget the contents of all memory blocks when the counter shows a write that ullage did not intercept."""
         self._unseen_writes = unseen_writes
         self._writes_before = unseen_writes.value
 
@@ -363,16 +374,16 @@ class BlockContents:
             self._contents[block[0]] = content
 
     def is_new(self, block: tuple[int, int]) -> bool:
-        """Return whether nothing has been written to a block since it was allocated.
+        """Return True if nothing has been written to a block since it was allocated.
 
-        The result is False for blocks that existed when all contents were last forgotten.
+        Return False if ullage does not know.
         """
         return block[0] in self._blocks.sizes
 
     def whole_bytes(self, block: tuple[int, int]) -> int:
         """Return the size of a block of GPU memory in bytes.
 
-        This is the number of used bytes, unless the block is larger by more than PyTorch's rounding.
+        If fewer than 512 bytes at the end are unused, they come from PyTorch's rounding and are not counted.
         """
         size = self._blocks.sizes.get(block[0], 0)
         return size if size - block[1] >= _ROUNDED_BYTES else block[1]

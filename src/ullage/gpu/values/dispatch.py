@@ -69,7 +69,10 @@ class Watch(ABC):
         """Run an intercepted operator with `Invocation.run`, and return its result."""
 
     def prepare(self) -> None:
-        """Let threads include ullage's dispatch key before `install`. The key has no effect until then."""
+        """Register a kernel for ullage's dispatch key that passes every operator to the next dispatch key.
+
+        Threads can then include the dispatch key before ullage intercepts operators.
+        """
         passing = torch.library.Library("_", "IMPL")
         passing.fallback(torch.library.fallthrough_kernel, INTERCEPTION_KEY)
         self._libraries["_"] = passing

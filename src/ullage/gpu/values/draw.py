@@ -42,14 +42,14 @@ class DrawLevel(NamedTuple):
     scale: float
     """The standard deviation of random numbers that replace a matrix product.
 
-    Some seeds have a small one, because a freshly initialised output layer returns small numbers.
+    The standard deviation is small for some seeds, because a freshly initialised output layer returns small numbers.
     """
     mean: float
     """The distance between the mean of many random numbers and the expected mean, in standard errors."""
     rate: float
-    """The factor by which a random number shrinks each time the same line reads it.
+    """The factor that shrinks random numbers at each further read by the same source line.
 
-    It ends loops that wait for a small number.
+    Shrinking numbers end loops that wait for a small number.
     """
 
 
@@ -63,12 +63,12 @@ _LEVELS: Final = (
 
 
 def level_of(seed: int) -> DrawLevel:
-    """Return the settings for the random numbers of a seed. Five consecutive seeds have different settings."""
+    """Return the settings of the random numbers for a seed. Consecutive seeds use five different settings in turn."""
     return _LEVELS[seed % len(_LEVELS)]
 
 
 def put_off(call: OperatorCall, result: object, seed: int) -> None:
-    """Shift the mean of random numbers by as much as it may deviate by chance on a real GPU."""
+    """Shift the mean of random numbers slightly, because the mean on a real GPU differs from its expected value."""
     if not isinstance(result, torch.Tensor) or result.numel() < _MANY or not result.dtype.is_floating_point:
         return
     shift = level_of(seed).mean / math.sqrt(result.numel())
@@ -144,7 +144,7 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 
 
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
-    """Return host memory that replaces unknown GPU memory. Floats are random, and other types are zero."""
+    """Return made-up content for GPU memory whose content is unknown: random floats, or zeros for other types."""
     if not content.is_float:
         return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
     dtype = content.dtype

@@ -25,9 +25,9 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.translation import bound, translation_of
 
 FLOAT_BYTES: Final = 4 * MIB
-"""The size in bytes up to which float tensors are kept on the host.
+"""The size in bytes up to which ullage keeps the values of a float tensor in host memory.
 
-A larger tensor is computed only if one of its values decides something.
+ullage computes a larger tensor only if the script reads a value that depends on it.
 """
 WHOLE_BYTES: Final = 64 * MIB
 """The size in bytes up to which tensors of integers or booleans are kept on the host."""
@@ -47,7 +47,7 @@ _OTHER_KEYS: Final = (
 
 
 Passing = dict[BlockContent, torch.UntypedStorage]
-"""Host memory that is used only while one GPU value is computed."""
+"""Maps GPU memory blocks to temporary copies in host memory, which ullage frees after one computation."""
 
 
 class EvaluationError(Exception):
@@ -63,7 +63,7 @@ class Evaluation:
         self.kept_bytes = 0
         """The host memory that known GPU values use, in bytes."""
         self.passing_bytes = 0
-        """The host memory that is used only while a value is computed, in bytes."""
+        """The host memory of temporary results, in bytes. ullage frees these results after each computation."""
         self.peak_bytes = 0
         self.failures: dict[str, str] = {}
         """Maps each operation that failed on the host to the first line of its error."""
@@ -143,7 +143,7 @@ class Evaluation:
             return list(self._results_of(call, passing, {}).values())
 
     def bytes_of(self, content: BlockContent) -> None:
-        """Compute the content of a block now, so that the contents it depends on can be dropped."""
+        """Compute the bytes of a GPU memory block now, so that ullage can free the recorded inputs of the block."""
         with self._passing() as passing:
             self._storage_of(content, passing)
 
@@ -348,7 +348,7 @@ def takes_generator(operator: Any) -> bool:
 
 
 def certainty_of(call: OperatorCall) -> Certainty:
-    """Return the certainty of the least certain tensor argument."""
+    """Return how certain the result of a recorded operation is: as certain as its least certain tensor argument."""
     return max((operand.content.certainty for operand in operands_in(call)), default=Certainty.KNOWN)
 
 

@@ -1,4 +1,4 @@
-"""Send sizes, objects and other integers between ranks.
+"""Send messages between emulated ranks. A message has integers, such as tensor sizes, or a pickled object.
 
 Floating-point numbers are not sent, because no allocation depends on them. A message is received only when its value is
 read.
@@ -99,7 +99,10 @@ class RankMessages:
         self.are_used = False
         """Whether this rank has sent or received any message."""
         self.largest_not_asked = 0
-        """The largest process group, in ranks, in which this rank's own numbers replaced those of other ranks."""
+        """The number of ranks in the largest process group of which ullage ran only this rank.
+
+        In such a group, this rank used its own numbers as the numbers of the other ranks.
+        """
         self._counts: Counter[tuple[str, str]] = Counter()
         self._received: weakref.WeakSet[BlockContent] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -369,9 +372,10 @@ class RankMessages:
     # ---- received values
 
     def kept_own(self, own: Operand) -> tuple[torch.Tensor, Certainty] | None:
-        """Return this rank's values of a broadcast tensor, or None if the tensor is only a buffer to receive into.
+        """Return this rank's values of a broadcast tensor, or None if the tensor may be only a receive buffer.
 
-        A single number, or equal numbers, cannot be a random state. Scripts initialise such buffers with 0 or -1.
+        Scripts often initialise a receive buffer with 0 or -1. So a single number, or equal numbers, count as a receive
+        buffer.
         """
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None

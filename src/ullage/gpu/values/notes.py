@@ -97,7 +97,10 @@ class Notes:
         )
 
     def standing(self, call: OperatorCall, plan: OperatorPlan) -> tuple[Certainty, int]:
-        """Return the certainty of a call's results, and the number of recorded operations that lead to them."""
+        """Return how certain the results of an operator call are.
+
+        The second number is the length of the longest chain of recorded operations that leads to the results.
+        """
         certainty = Certainty.ASSUMED if plan.is_foreign else Certainty.KNOWN  # if all arguments are known
         if plan.is_random:
             certainty = Certainty.DRAWN
@@ -133,7 +136,7 @@ class Notes:
                     self.unseen(result)
 
     def product(self, op: Invocation, result: Any) -> None:
-        """Record a matrix product. Its result counts as random even if its arguments are known."""
+        """Record a matrix product. ullage treats the product as random numbers, even if both matrices are known."""
         try:
             call = self.call(op)
             _, depth = self.standing(call, op.plan)
@@ -235,7 +238,7 @@ class Notes:
     # ---- writes without an operator
 
     def unseen(self, tensor: torch.Tensor) -> None:
-        """Make a tensor's values unknown, because a kernel without an operator may have written them."""
+        """Mark a tensor's values as unknown, because a GPU kernel outside PyTorch's operators may have written them."""
         try:
             block = self.contents.block_of(tensor)
         except (RuntimeError, NotImplementedError):
@@ -243,7 +246,7 @@ class Notes:
         self.contents.put(block, unknown(self.contents.whole_bytes(block), tensor.dtype))
 
     def forget_parts(self, sparse: torch.Tensor) -> None:
-        """Make the indices and values of a sparse tensor unknown, because an unknown kernel has written them."""
+        """Mark the indices and values of a sparse tensor as unknown."""
         for part in parts_of(sparse):
             self.contents.put(self.contents.block_of(part), unknown(self.contents.block_of(part)[1], part.dtype))
 
@@ -275,7 +278,7 @@ def is_opaque(tensor: torch.Tensor) -> bool:
 
 
 def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
-    """Return unknown content for memory that was written without interception."""
+    """Return a `BlockContent` for GPU memory whose values ullage does not know."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
 

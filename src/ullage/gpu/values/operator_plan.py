@@ -1,4 +1,4 @@
-"""Properties of an operator that matter for tensor values, read from its schema."""
+"""Decide from the schema of a PyTorch operator how ullage intercepts the operator."""
 
 import math
 from collections.abc import Container, Mapping, Sequence
@@ -41,7 +41,10 @@ HEAVY: Final = frozenset(
         *("aten::_scaled_dot_product_cudnn_attention_backward", "aten::_cudnn_attention_backward"),
     )
 )
-"""Matrix products and convolutions. Large ones are not intercepted, except in mode "all"."""
+"""The names of the operators for matrix products and convolutions.
+
+ullage intercepts all of these operators only if the option `values` is "all".
+"""
 # Small products and convolutions are computed on demand from their inputs, so that results are consistent with each
 # other. The rows of a product are as large as the rows of its input, its columns are as similar as the columns of the
 # weights, and a convolution of overlapping windows gives similar results. So the score of a graph node depends on its
@@ -57,9 +60,9 @@ _FACTORS: Final[Mapping[str, tuple[int, int]]] = {
 PRODUCTS: Final = frozenset(_FACTORS)
 """Matrix products and convolutions that may be computed on the host."""
 MULTIPLICATIONS: Final = 1 << 27
-"""The most multiplications that a matrix product on the host may need, which takes about ten milliseconds.
+"""The largest number of multiplications in a matrix product that ullage computes on the host.
 
-Random values replace larger products.
+This many multiplications take about ten milliseconds. Random values replace the results of larger products.
 """
 NARROW: Final = frozenset((torch.float16, torch.bfloat16))
 """Floating-point types that are slow on a CPU."""
@@ -114,7 +117,7 @@ class OperatorPlan:
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
         """The positions of tensor arguments for which a script may pass a Python number."""
         self.is_closed = operator.name() in _CLOSED
-        """Whether the operators inside this operator must not be intercepted."""
+        """Whether the operators that this operator calls run without interception by ullage."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
         """The positions of the arguments that the operator writes, or their names if they are keyword-only."""
@@ -124,7 +127,7 @@ class OperatorPlan:
         )
         self.operator = operator
         self.is_composite = (is_composite(operator.name()) or returns_views) and self.name not in _LEAVES
-        """Whether the operator returns a view, or consists of other operators that are intercepted."""
+        """Whether the operator returns a view, or only calls operators that ullage intercepts instead."""
         self.has_lists_only = self.name.startswith(("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach"))
         """Whether the operator works on lists of tensors, such as all parameters of an optimizer."""
         self.is_foreign = is_foreign(self.name)
@@ -146,14 +149,14 @@ class OperatorPlan:
         )
 
     def with_numbers(self, operator: Any, places: tuple[int, ...]) -> Any:
-        """Return an overload that accepts numbers at these argument positions, or None."""
+        """Return the overload of an operator that accepts Python numbers at the given argument positions, or None."""
         if places not in self._with_numbers:
             self._with_numbers[places] = _with_numbers(operator, places)
         return self._with_numbers[places]
 
 
 plan_of: Final = cache(OperatorPlan)
-"""Returns the `OperatorPlan` of an operator. Results are cached."""
+"""Returns how ullage intercepts an operator. Results are cached."""
 
 
 def _with_numbers(operator: Any, places: tuple[int, ...]) -> Any:

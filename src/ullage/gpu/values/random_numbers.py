@@ -34,12 +34,12 @@ class RandomNumbers:
         self._shared_at: dict[int, _Position] = {}
 
     def seed(self) -> None:
-        """Update the generators after `torch.manual_seed` has seeded those of the CPU and the GPU."""
+        """Handle a call of `torch.manual_seed`, which seeds the default generators of the CPU and the GPU."""
         self._is_fresh = True
         self._shared_at.clear()
 
     def seed_card(self) -> None:
-        """Update the generators after only the GPU's default generators have been seeded."""
+        """Handle a call of `torch.cuda.manual_seed` or `torch.cuda.manual_seed_all`, which seed only GPU generators."""
         self._is_fresh = False
         self._shared_at.clear()
         for chain in self._chains.values():
@@ -52,7 +52,13 @@ class RandomNumbers:
         return int(state[0]), int(state[1])
 
     def state(self, generator: Any, device: int, position: _Position) -> tuple[Any, torch.Tensor]:
-        """Return the CPU generator, and its state, that replace a GPU generator at a seed and offset."""
+        """Return the CPU generator that replaces a GPU generator, and the state of the CPU generator.
+
+        Args:
+            generator: the GPU generator. None is the default generator.
+            device: the index of the GPU.
+            position: the seed and the offset of the GPU generator.
+        """
         _, host = self._host(generator, device, position)
         return host, host.get_state()
 

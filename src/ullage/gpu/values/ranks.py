@@ -129,9 +129,9 @@ def operation_of(boxed: Any) -> str:
 
 
 def is_called_from_torch_distributed() -> bool:
-    """Return whether the Python stack contains a torch.distributed function.
+    """Return whether a function of torch.distributed is on the Python stack.
 
-    It does if a script made the call, and does not if C++ code made it.
+    A collective that a script calls goes through torch.distributed. A collective from C++ code does not.
     """
     return next(_frames_of_torch_distributed(), None) is not None
 

@@ -1,4 +1,4 @@
-"""Count the values that a script reads from the GPU, by source line and by certainty."""
+"""Count how often each source line of a script reads values from the GPU."""
 
 import sys
 import threading
@@ -37,21 +37,21 @@ class ReadKind(StrEnum):
     NUMBER = "number"
     """The values are integers, which may become sizes, indices or counts."""
     FLOAT = "float"
-    """The values are floating-point numbers, which are mostly logged."""
+    """The values are floating-point numbers. Most scripts only log such values."""
 
     @staticmethod
     def of_number(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of value that a read of a single number returns, by its data type."""
+        """Return the kind of a single value with this data type."""
         return ReadKind.BRANCH if dtype == torch.bool else ReadKind.of_copy(dtype)
 
     @staticmethod
     def of_copy(dtype: torch.dtype) -> "ReadKind":
-        """Return the kind of values in a tensor that is copied to the host, by its data type."""
+        """Return the kind of values with this data type."""
         return ReadKind.FLOAT if dtype.is_floating_point or dtype.is_complex else ReadKind.NUMBER
 
 
 class Read(NamedTuple):
-    """Reads of GPU values by the same source line, with the same kind, operation and certainty."""
+    """The key under which reads of GPU values are counted. Reads with equal keys are counted together."""
 
     line: Line | None
     kind: ReadKind
@@ -66,9 +66,9 @@ class Reads:
         self.counts: Counter[Read] = Counter()
         self.bytes: Counter[Read] = Counter()
         self.missed: Callable[[], None] | None = None
-        """A function that is called at each read that may change what the script does.
+        """A function to call when the script reads a GPU value that may change what the script does.
 
-        It is None if values are computed.
+        None means that ullage computes the values that the script reads.
         """
         self.asked = 0
         """The number of reads that decide a branch of the script."""
@@ -85,7 +85,7 @@ class Reads:
 
     @property
     def is_answered(self) -> bool:
-        """Return whether the calling thread's reads are already counted."""
+        """Whether this thread is inside a read of GPU values that is already counted."""
         return bool(getattr(self._here, "depth", 0))
 
     @property
@@ -97,17 +97,16 @@ class Reads:
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True if a read of random values is one of PyTorch's own checks, which would raise an error if it
-        failed.
+        """Return True if `torch.distributions` reads random values to check them. Return None for all other reads.
 
-        For other reads, return None.
+        `torch.distributions` would raise an error for False.
         """
         if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
             return True
         return None
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
-        """Count a read of a GPU value by its source line."""
+        """Count one read of a GPU value for the source line that reads it."""
         if _is_called_from(_QUIET):
             return
         line = callers_line()

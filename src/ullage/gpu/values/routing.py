@@ -27,7 +27,7 @@ class Routing:
         self.name = name
         self.skew = skew_of(name)
         self.chosen = 0
-        """The number of times that ullage has chosen the experts."""
+        """The number of router calls for which ullage, instead of the router, has chosen the experts."""
 
     def results(self, call: OperatorCall, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Return the result of an operation that chooses experts by random scores, or None for other operations."""

@@ -1,4 +1,4 @@
-"""Sparse tensors on the host, and operators whose result size a CUDA library computes."""
+"""Compute operators on sparse tensors on the host, to learn how many elements the result has."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -25,7 +25,7 @@ from ullage.gpu.values.routing import Routing
 from ullage.gpu.values.unseen_kernels import watch_kernels
 
 BUDGET_BYTES: Final = 512 * MIB
-"""The largest amount of host memory, in bytes, for the values of GPU tensors."""
+"""The limit for the host memory in which ullage stores the values of GPU tensors, in bytes."""
 
 _UNSEEN_THREAD: Final = "operations of a thread of the script"
 
@@ -56,16 +56,17 @@ class Values:
         """Whether the operators of this process are intercepted."""
         self.has_stopped = False
         self.resident_bytes = 0
-        """The host memory that interception uses, in bytes, without the tensor values."""
+        """The host memory in bytes that ullage needs to intercept operators. The values of tensors are not included."""
         self._unseen_writes: UnseenWrites | None = None
         self._unseen_before = 0
         self._undo: list[Callable[[], None]] = []
         self._used: Callable[[torch.Tensor], None] | None = None
 
     def start(self) -> None:
-        """Start when CUDA is initialised, so that a process without CUDA is not slowed down.
+        """Begin to compute tensor values when this process initialises CUDA.
 
-        Threads that start before that are intercepted, too.
+        A process that does not initialise CUDA is not slowed down. ullage also intercepts the operators of threads that
+        start before CUDA is initialised.
         """
         global _current
         _current = self
@@ -88,23 +89,24 @@ class Values:
     def listen(
         self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
     ) -> None:
-        """Set two functions that are called for uses of GPU memory.
+        """Set two functions that ullage calls when the script uses GPU tensors. Set them before CUDA is initialised.
 
-        `hear` is called with each intercepted operator and its arguments. `used` is called with each tensor that a
-        kernel without an operator uses. Set them before CUDA is initialised.
+        Args:
+            hear: a function that gets each intercepted operator and the operator's arguments.
+            used: a function that gets each tensor that a GPU kernel outside PyTorch's operators uses.
         """
         self._interception.listener = hear
         self._used = used
 
     @property
     def contents(self) -> BlockContents:
-        """The contents of GPU memory. They are not available if the host computes all values."""
+        """The record of the values in GPU memory. It does not exist if ullage runs all operators on the host."""
         assert isinstance(self._interception, Interception)
         return self._interception.notes.contents
 
     @property
     def messages(self) -> RankMessages | None:
-        """The messages between ranks. None: the host computes all values."""
+        """The messages between the ranks of the script, or None if ullage runs all operators on the host."""
         return self._interception.messages if isinstance(self._interception, Interception) else None
 
     @property
@@ -136,7 +138,10 @@ class Values:
             self._interception.stop()
 
     def begin(self) -> None:
-        """Start now, for ranks that communicate before CUDA is initialised. A second call has no effect."""
+        """Begin to compute tensor values now, even if CUDA is not initialised yet.
+
+        Ranks that exchange messages before they initialise CUDA need this call. A second call has no effect.
+        """
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
         before = resident().bytes

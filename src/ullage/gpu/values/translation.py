@@ -420,7 +420,7 @@ WITHOUT_VALUES: Final = frozenset(
         *("aten::_use_miopen_ctc_loss", "aten::record_stream", "aten::_fill_mem_eff_dropout_mask_"),
     )
 )
-"""CUDA-only operators that need no translation, because scripts do not use their values."""
+"""CUDA-only operators without a CPU replacement. Scripts do not use the values that these operators compute."""
 
 
 def translation_of(operator: Any) -> Callable[[Arguments], Results] | None:

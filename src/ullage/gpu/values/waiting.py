@@ -40,13 +40,14 @@ class Waiting:
         self._rounds: dict[Line | None, int] = {}
         self._lock = threading.Lock()
 
+    # called after an optimizer step, and when the host sends data to the GPU
     def renew(self) -> None:
-        """Set all counts to zero, because an optimizer made a step or the host sent data."""
+        """Set the number of reads of every source line to zero."""
         if self._rounds:
             self._rounds.clear()
 
     def rounds_of(self, line: Line | None, kind: ReadKind) -> int:
-        """Count a read of random values, and return how many reads the same line made before."""
+        """Count that a source line reads a random GPU value, and return the number of the line's earlier reads."""
         if kind == ReadKind.FLOAT and line is not None and not may_decide(line.file, line.line):
             return 0
         with self._lock:
@@ -55,12 +56,15 @@ class Waiting:
         return before
 
     def share_after(self, rounds: int) -> float:
-        """Return the factor by which a random number has shrunk after this many reads."""
+        """Return the factor by which ullage multiplies a random number that a source line has read `rounds` times.
+
+        The factor falls with each read, so that a loop that waits for a small number ends.
+        """
         rate: float = level_of(self._seed).rate
         return rate ** max(rounds - _PATIENCE, 0)
 
     def falls(self, operand: Operand, rounds: int) -> None:
-        """Shrink the random numbers in a comparison before it is computed."""
+        """Make random numbers in a comparison smaller, so that a loop that waits for a small number ends."""
         if rounds <= _PATIENCE:
             return
         call = operand.content.call
@@ -80,11 +84,14 @@ class Waiting:
             call = inner.content.call
 
     def is_near(self, rounds: int) -> bool:
-        """Return whether two random values now count as equal, because a script has compared them often."""
+        """Return whether ullage now reports two random values as equal, so that a loop that waits for this ends."""
         return self.share_after(rounds) <= _NEAR
 
     def is_equal_by_now(self, operand: Operand, rounds: int) -> bool | None:
-        """Return the result that means "equal", if an equality test was read often enough. Otherwise, return None."""
+        """Return the result that means "equal", so that a loop that waits until two tensors are equal ends.
+
+        Return None after the first few comparisons, and for operators that do not compare for equality.
+        """
         call = operand.content.call
         if not self.is_near(rounds) or call is None:
             return None
@@ -95,7 +102,7 @@ class Waiting:
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
     def watch_steps(self) -> None:
-        """Set the counts to zero after each optimizer step."""
+        """Set the number of reads of every source line to zero after each optimizer step."""
         # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -1,6 +1,7 @@
-"""Record operators that write existing memory, such as in-place operators.
+"""Record operators that write to existing tensors instead of creating new tensors.
 
-Others write to `out=`, to all tensors of an optimizer, or to arguments that their schema does not declare as written.
+Examples are in-place operators, operators with `out=`, and optimizer steps. Some operators change arguments that their
+schema declares as read-only.
 """
 
 from contextlib import suppress
@@ -47,9 +48,9 @@ WRITES_UNSAID: Final = {
     "aten::batch_norm_gather_stats_with_counts": (3, 4),
     "aten::batch_norm_update_stats": (1, 2),
 }
-"""Operators that write arguments that their schema does not declare as written, and the positions of these arguments.
+"""The positions of the arguments for running statistics, for each operator that changes them.
 
-An example is a module's running statistics.
+The operators' schemas declare the running statistics as read-only.
 """
 
 
@@ -149,7 +150,7 @@ class Writes:
         return result
 
     def run_unsaid(self, op: Invocation) -> Any:
-        """Run an operator that writes arguments that its schema does not declare as written."""
+        """Run an operator that changes some of its arguments, although its schema declares them as read-only."""
         result = op.run()
         for place in WRITES_UNSAID[op.plan.name]:
             if is_on_card(op.arguments[place]):

@@ -64,9 +64,9 @@ class Advice(Answer):
     axis: Axis | None = None
     """The option whose largest value was searched for, or None if no option was given."""
     largest: tuple[LargestWith, ...] = ()
-    """The largest values of the option that fit: without changes, then with more and more expensive changes.
+    """The largest batch sizes (or values of another option) that fit: first without changes, then with changes.
 
-    Empty if `axis` is None.
+    The changes become more expensive from one element to the next. The tuple is empty if no option was given.
     """
     seconds: float
 
@@ -127,7 +127,7 @@ def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
 
 
 class Adviser:
-    """Runs one script with combinations of changes."""
+    """Runs the user's script without and with changes, to find changes that reduce its GPU memory."""
 
     def __init__(self, request: Request, runs: ParallelRuns) -> None:
         self.request = request
@@ -138,8 +138,8 @@ class Adviser:
         self._asked: list[Combination] = []
 
     def begin(self) -> tuple[Prediction, Prediction, TrainingFacts]:
-        """Run the unchanged script: on the GPU, with practically unlimited memory, and to count floating-point
-        operations.
+        """Run the unchanged script three times: with the GPU's memory, with practically unlimited memory, and with a
+        FLOP counter.
 
         Raises:
             ScriptError: the script fails for a reason other than memory.
@@ -168,10 +168,10 @@ class Adviser:
         return base, need, facts
 
     def try_all(self, combinations: Sequence[Combination]) -> list[ChangeTrial]:
-        """Run combinations of changes with practically unlimited memory, and run those that may fit again on the GPU.
+        """Run the script with each combination of changes on an emulated GPU with practically unlimited memory.
 
-        A combination may fit although it reserves too much with ample memory: the allocator frees cached segments when
-        memory is short.
+        The allocated memory may fit on the user's GPU although the reserved memory does not. In this case, run the
+        combination again with the memory of the user's GPU: the allocator frees cached segments when memory is short.
         """
         self._asked += combinations
         found = self._run_all(self.roomy, combinations, [one.title for one in combinations])

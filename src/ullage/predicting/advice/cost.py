@@ -27,7 +27,7 @@ class TimeEstimate:
     base_flops: int | None
     """The floating-point operations of a step without changes, or None if unknown."""
     host_bytes: int
-    """The bytes that a step with the changes copies between the GPU and the host."""
+    """The bytes that the changes copy to the host in each training step. The same number of bytes is copied back."""
     offloads: bool = False
     """Whether a change copies activations to the host.
 

@@ -89,7 +89,7 @@ def _sentence(advice: Advice) -> str:
     interrupted = "" if advice.is_complete else " The search was interrupted, so a cheaper change may fit too."
     is_proved = advice.written is not None and advice.written.is_proved
     proved = (
-        " A run with the source code below needs as many bytes as a run in which ullage applies the changes."
+        " ullage ran the script with the edits below, and the run needed exactly as many bytes as predicted."
         if is_proved
         else ""
     )

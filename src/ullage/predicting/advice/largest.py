@@ -24,7 +24,7 @@ class LargestWith:
     combination: Combination
     """The changes that are applied. Empty for the unchanged script."""
     largest: Largest | None
-    """The largest value of the option and its runs. None if the changes cannot be combined."""
+    """The result of the search for the largest value that fits, or None if the changes exclude each other."""
     problem: str = ""
     """The reason why the changes cannot be combined: one sentence without a full stop."""
 

@@ -29,7 +29,7 @@ class AdviceSearch:
     """The peak GPU memory of the unchanged script, in bytes."""
     run: Try
     time: Callable[[Combination], tuple[float, int]] = lambda one: (0.0, 0)
-    """A function that returns a sort key for the time that a combination adds to a training step."""
+    """A function that estimates how much time changes add to a training step. The search uses it for sorting."""
     tried: dict[Combination, ChangeTrial] = field(default_factory=dict)
     """The result of every combination of changes that was run."""
 

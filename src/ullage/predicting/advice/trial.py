@@ -1,4 +1,4 @@
-"""Data classes for changes with settings, combinations of changes, and the results of their runs."""
+"""Data classes for changes to a script, and for the results of runs with these changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class ChangeSetting:
         return self.change.title(self.setting)
 
     def is_edit(self, facts: TrainingFacts) -> bool:
-        """Return whether edited copies of the user's files apply the change."""
+        """Return whether ullage applies the change in edited copies of the user's files."""
         return self.change.is_edit is not None and self.change.is_edit(facts, self.setting)
 
     def gradients(self, facts: TrainingFacts) -> Gradients:
@@ -45,7 +45,7 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that are applied together, the cheapest first."""
+    """Changes that ullage applies to the script in the same run, sorted by cost."""
 
     parts: tuple[ChangeSetting, ...]
 

@@ -42,9 +42,9 @@ class WrittenAdvice:
     proof: Prediction | None
     """The run of the edited script, or None if it was not run."""
     is_proved: bool
-    """Whether the edited script uses exactly as much memory as the run in which hooks apply the changes."""
+    """Whether the edited script uses exactly as much memory as a run in which ullage applies the changes itself."""
     problem: str = ""
-    """The reason why the edited script was not compared with the run in which hooks apply the changes."""
+    """The reason why ullage did not check the memory use of the edited script. It is empty after a check."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the diff, the shell lines and the run of the edited script as plain data for `json.dumps`."""

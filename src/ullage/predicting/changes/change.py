@@ -16,7 +16,7 @@ class ChangeCost(IntEnum):
     """What a change costs the user: nothing, time, numerical differences or more GPUs."""
 
     NOTHING = 0
-    """The results are the same, and a step takes about the same time."""
+    """The change keeps the training results. A training step takes about as long as without the change."""
     TIME = 1
     """The gradients are the same, but a step takes more time."""
     NUMERICS = 2
@@ -38,9 +38,9 @@ class Gradients(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicable:
-    """The settings of a change to try, the one that saves the least memory first.
+    """The settings with which to try a change. The setting that saves the least memory comes first.
 
-    If the change cannot be applied, this contains the reason.
+    If the change cannot be applied, `settings` is empty, and `why_not` has the reason.
     """
 
     settings: Sequence[str] = ()
@@ -87,7 +87,7 @@ class Change:
     cost: ChangeCost
     gradients: Gradients
     title_for: Callable[[str], str] | None = None
-    """A function that returns the name of the change with a setting for reports. If None, reports show `name`."""
+    """A function that takes a setting and returns the name of the change in reports. None: reports show `name`."""
     explanation: str
     """A sentence for the user that says what the change does and why it saves memory."""
     settings_for: Callable[[TrainingFacts], Applicable]
@@ -102,9 +102,9 @@ class Change:
     is_edit: Callable[[TrainingFacts, str], bool] | None = None
     """A function that returns whether edited copies of the user's files apply the change."""
     gradients_for: Callable[[TrainingFacts], Gradients] | None = None
-    """A function that compares the gradients with those of the unchanged run.
+    """A function that returns how the gradients compare with the gradients of the unchanged run.
 
-    None if the comparison is the same for every run.
+    The function is None if the answer is the same for every run. Then `gradients` has the answer.
     """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
     """A function that returns the floating-point operations that the change adds to a step, or None for zero."""
@@ -119,7 +119,7 @@ class Change:
     """
 
     def title(self, setting: str) -> str:
-        """Return the name of the change with a setting, for reports."""
+        """Return the name of the change in reports, including its setting."""
         return self.name if self.title_for is None else self.title_for(setting)
 
 

@@ -68,7 +68,7 @@ class PassPlaces:
     """The line that runs the forward pass, or None if another function runs it."""
     backward_line: int
     batch: Mapping[str, bool]
-    """Maps each variable that contains a tensor of the batch to whether the tensor has one row per item."""
+    """Maps the name of each variable with a batch tensor to a boolean. True: the tensor has one row per batch item."""
     is_sum: bool = False
     """Whether the loss is a sum over the batch. If so, the loss of a part is not scaled."""
     counted: CountedLoss | None = None

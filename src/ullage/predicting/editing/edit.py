@@ -52,7 +52,7 @@ class WrapStatements(SourceEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddKeyword(LineEdit):
-    """Adds a keyword argument to a call at a line, if the name of the called function ends with `function`."""
+    """Adds a keyword argument to the call of a given function at a given line."""
 
     function: str
     """The last part of the called function's name, such as "AdamW" or "from_pretrained"."""
@@ -62,7 +62,7 @@ class AddKeyword(LineEdit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceCall(LineEdit):
-    """Replaces the called function at a line by another, if its name ends with `function`."""
+    """Replaces the function that is called at a given line with another function."""
 
     function: str
     replacement: str
@@ -109,7 +109,10 @@ class Recipe:
 
     @classmethod
     def placed(cls, snippet: str, edits: Callable[[], Sequence[SourceEdit]]) -> "Recipe":
-        """Call `edits` and return its result as a recipe, or the reason if it raises NotCertain."""
+        """Return the result of `edits()` as a suggested change of the user's code.
+
+        If `edits()` raises NotCertain, the change contains only example code and the reason.
+        """
         try:
             return cls(snippet=snippet, edits=tuple(edits()))
         except NotCertain as error:

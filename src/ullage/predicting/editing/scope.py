@@ -22,7 +22,7 @@ class Fate(Enum):
     READ = "read"
     """The statements may read the value."""
     LOST = "lost"
-    """The statements assign or delete the variable, or leave the function, without reading the value."""
+    """The value is lost unread: the variable is overwritten or deleted, or the function returns."""
     OPEN = "open"
 
 
@@ -154,7 +154,7 @@ def operand(node: ast.expr) -> str:
 
 
 def calls_at(tree: ast.AST, line: int, function: str) -> list[ast.Call]:
-    """Return the calls at a line whose function name ends with `function`."""
+    """Return the calls of a function at a line. `function` is the last part of its name, such as "from_pretrained"."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and spans(node, line)]
     return [each for each in calls if called_name(each) == function]
 

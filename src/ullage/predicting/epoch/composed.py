@@ -27,7 +27,7 @@ class EpochLevels:
     start_allocated_bytes: Ints
     """The allocated bytes at the beginning of each step of the epoch."""
     lost_frees: int = 0
-    """The number of freed memory blocks that are unknown. If it is above 0, the result may be wrong."""
+    """The number of recorded frees whose memory block was not found. If it is above 0, the result may be wrong."""
     ran_out_at: int | None = None
     """The step in which GPU memory runs out, or None if it does not."""
     is_whole: bool

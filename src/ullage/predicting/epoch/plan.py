@@ -1,4 +1,6 @@
-"""Choose the next batch to run: the heaviest first, then one of each shape, then repeated shapes again."""
+"""Choose the next batch to run: the heaviest first, then one batch of each shape, then a second batch of repeated
+shapes.
+"""
 
 # A batch group is one batch, or several batches that a script uses together. Batch groups with equal memory requests
 # have the same key.
@@ -35,7 +37,7 @@ def _spread(count: int) -> Ints:
 
 
 class OpenRuns:
-    """Counts how many more runs each kind of batch needs."""
+    """Counts how many more times a batch of each shape has to run, to confirm its memory requests."""
 
     __slots__ = ()
     _open: dict[int, int]
@@ -62,16 +64,16 @@ class Plan(OpenRuns):
     """Chooses which iteration of the training loop to run next, beginning with the largest tensors."""
 
     keys: Ints
-    """The ID of each iteration's batch shapes, in the order of the epoch, or -1 if unknown."""
-    phases: Ints
-    """The position of each ID in the gradient accumulation cycle.
+    """A number that identifies the batch shapes of each iteration, or -1 if the shapes are unknown.
 
-    Batch shapes with this ID may run only at this position.
+    The iterations are in the order of the epoch.
     """
+    # The position in the gradient accumulation cycle, for batches of each shape. They may run only at this position.
+    phases: Ints
     weight: Ints
-    """Maps each ID of batch shapes to the number of elements in the largest tensor."""
+    """The number of elements in the largest tensor, for batches of each shape."""
     span: Ints
-    """Maps each ID of batch shapes to the longest tensor dimension."""
+    """The size of the longest tensor dimension, for batches of each shape."""
     _first: list[deque[int]] = field(default_factory=list)
     _again: list[deque[int]] = field(default_factory=list)
     # The first batch group of each ID.
@@ -80,7 +82,12 @@ class Plan(OpenRuns):
     _open: dict[int, int] = field(default_factory=dict)
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose iterations after the script has run the first `done` iterations."""
+        """Choose which iterations of the epoch to run next.
+
+        Args:
+            done: the number of iterations that the script has already run.
+            period: the number of iterations per optimizer step.
+        """
         counts = np.bincount(self.keys[done:][self.keys[done:] >= 0], minlength=len(self.weight))
         wanted = np.flatnonzero(counts)
         self._sample = [0] * len(self.weight)
@@ -122,16 +129,12 @@ class PlanInOrder(OpenRuns):
 
     def __init__(self, *, keys: Ints, phases: Ints, weight: Ints, span: Ints) -> None:
         self.keys = keys
-        """The ID of each iteration's batch shapes, in the order of the epoch, or -1 if unknown.
+        """A number that identifies the batch shapes of each iteration, or -1 if the shapes are unknown.
 
-        The IDs change after torch.compile compiles a graph.
+        The numbers change when torch.compile compiles a graph.
         """
+        # the same arrays as in `Plan`
         self.phases, self.weight, self.span = phases, weight, span
-        """Three arrays by ID of batch shapes.
-
-        They are the position in the gradient accumulation cycle, the elements of the largest tensor, and the longest
-        dimension.
-        """
         self.is_hurried = False
         """Whether iterations with the largest tensors run first from now on, because little time is left."""
         self._kinds = len(weight)
@@ -146,7 +149,12 @@ class PlanInOrder(OpenRuns):
         self._unseen: set[int] = set()
 
     def start(self, done: int, period: int) -> None:
-        """Begin to choose iterations after the script has run the first `done` iterations."""
+        """Choose which iterations of the epoch to run next.
+
+        Args:
+            done: the number of iterations that the script has already run.
+            period: the number of iterations per optimizer step.
+        """
         self.period = period
         self._done, self._at = done, done - 1
         self._want()
@@ -158,11 +166,11 @@ class PlanInOrder(OpenRuns):
         self._unseen = set(self._open)
 
     def graph_made(self, unit: int) -> bool:
-        """Record that torch.compile compiled a graph, after which all later shapes need runs again.
+        """Record that torch.compile compiled a graph in an iteration. All later batch shapes then have to run again.
 
         Returns:
-            Whether the epoch in its own order compiles this graph at the same position, because every earlier shape was
-            run and compiled none.
+            Whether torch.compile would compile the same graph if all batches ran in the order of the epoch. This is
+            certain if all earlier batch shapes were run without a compilation.
         """
         if unit <= self._made_at:
             return False

@@ -37,7 +37,7 @@ class RequestRows:
 
 
 def row(op: Op, size: int = 0) -> RequestRows:
-    """Return a single memory request without a memory block, such as emptying the cache."""
+    """Return a record of an allocator call that concerns no memory block, such as `torch.cuda.empty_cache()`."""
     return RequestRows(*(np.array([value], np.int64) for value in (int(op), 0, size, 0)))
 
 
@@ -52,25 +52,17 @@ class Template:
     Steps with the same requests have equal templates, wherever they are in the run.
     """
 
+    # A memory block that the step allocates is numbered within the step: `key` is this number, and `is_own` is true.
+    # For any other block, `key` is an index into `age` and `place`. `age` is the number of steps since the allocation.
+    # `place` is the position among the blocks that were alive at the end of the allocating step. For a block from
+    # before the first step, `age` is 0, and `place` is the number of the block in the run.
     op: Ints
     key: Ints
-    """The memory block of each request: its number within the step.
-
-    For blocks of earlier steps, this is an index into `age` and `place`.
-    """
     is_own: npt.NDArray[np.bool_]
     size: Ints
     stream: Ints
     age: Ints
-    """The number of steps since each block of an earlier step was allocated.
-
-    0 for blocks that existed before the first step.
-    """
     place: Ints
-    """The index of each older block among the blocks that were alive at the end of its step.
-
-    For blocks from before the first step, this is the block's number.
-    """
     births: int
     survivors: Ints
     """The blocks that the step allocates and that are still alive at its end."""
@@ -84,7 +76,10 @@ class Template:
 
 
 class TemplateMaker:
-    """Converts the memory requests of each step to a `Template`. Call `template` for every step in order."""
+    """Rewrites the memory requests of each step so that steps with the same requests compare equal.
+
+    Call `template` for every step in order.
+    """
 
     def __init__(self, alive: bytearray, first_block: int) -> None:
         # One byte per memory block that the run has allocated so far: 1 if the block is alive.

@@ -21,7 +21,7 @@ class WorstBatch:
     shape: str
     """The shapes of the batch's tensors, as text."""
     alike: int
-    """The number of batches in the epoch with the same shapes."""
+    """The number of batches in the epoch that have the same shapes as this batch."""
     peak_allocated_bytes: int
     was_run: bool
     """Whether a batch of these shapes was run. If not, a larger batch was used in its place."""
@@ -31,7 +31,8 @@ class WorstBatch:
     If so, `Prediction.lines` are the lines of this step.
     """
     items_that_fit: int | None = None
-    """The estimated number of items of this length that fit on the GPU, or None if the batch fits.
+    """The estimated number of items that fit on the GPU in a batch of the same padded length. It is None if the batch
+    fits.
 
     The estimate assumes that memory is proportional to the number of items.
     """

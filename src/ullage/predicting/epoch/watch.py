@@ -75,7 +75,7 @@ class EpochWatch:
         """The number of iterations of the training loop per optimizer step."""
         self.feed: Feed | None = None
         self.templates: dict[int, list[Template]] = {}
-        """Maps each ID of batch shapes to the memory requests of its steps, except the first steps of the run."""
+        """Maps each batch shape to the memory requests of the steps with this shape, except the first step."""
         self.in_own_order = 0
         """The number of iterations at the beginning of the run that used the script's own batch order."""
         self.surprises = 0
@@ -88,9 +88,9 @@ class EpochWatch:
         self._first_steps, self._widen = first_steps, widen
         self._compiled_graphs, self._graphs = compiled_graphs, 0
         self.graphs_out_of_order = 0
-        """The number of graphs that torch.compile might compile differently in the epoch's own order."""
+        """The number of compiled graphs that may differ in a real epoch, in which batches run in another order."""
         self.wider_bytes = 0
-        """The bytes that are added to the GPU's memory for steps that run out of order."""
+        """The bytes by which ullage enlarges the emulated GPU while it runs batches out of order."""
         self._hooks = LoaderHooks(self)
         self._source: Source | None = None
         # The intervals between two calls of `next`, each with the loader, the number of the call, and the memory
@@ -132,7 +132,7 @@ class EpochWatch:
         self._hooks.remove()
 
     def remove(self) -> None:
-        """Stop watching the data loaders, and read the last memory requests."""
+        """Remove the hooks from the data loaders and from `torch.cuda.empty_cache`."""
         self._hooks.remove()
         if self._empty_cache is not None:
             binding: Any = torch._C

@@ -63,7 +63,7 @@ class Axis:
         return (self.high - self.low) // self.multiple
 
     def value_at(self, position: int) -> int:
-        """Return a value to try by its index; index 0 is the lowest value."""
+        """Return the value at an index of the list of values to try. Index 0 is the lowest value."""
         return self.low + position * self.multiple
 
     def position_of(self, value: float) -> int:

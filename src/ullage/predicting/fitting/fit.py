@@ -81,7 +81,10 @@ class TriedChange:
     applies: bool
     """Whether the change had an effect on the run."""
     probe: Probe | None
-    """The run with the change and the smallest value that does not fit without the change."""
+    """The run that tests the change.
+
+    Its option value is the smallest value that does not fit without the change.
+    """
     largest: Largest | None
 
 
@@ -108,7 +111,10 @@ class Fit(Answer):
     """The bytes that must stay free on the GPU, even at the upper end of the predicted memory range."""
     axis: Axis
     largest: Largest
-    """The result for the first option. If there are two, the second option has its lowest value."""
+    """The search result for the first option.
+
+    If a second option is also searched, this result is for the lowest value of the second option.
+    """
     tried: tuple[TriedChange, ...]
     second: Axis | None
     frontier: tuple[FrontierRow, ...]
@@ -241,7 +247,10 @@ class Fitter:
         return Largest(probes=ordered, best=best, next=probes.get(worst) if worst else None, failure=failure)
 
     def try_changes(self, axis: Axis, largest: Largest) -> Iterator[TriedChange]:
-        """Run the script with every change, beginning with the smallest value of the option that did not fit."""
+        """Run the script with one change from `CHANGES` at a time, at the smallest option value that did not fit.
+
+        If this value fits with the change, search for the largest value that fits with the change.
+        """
         changes = [each for each in CHANGES if makes_a_difference(self.request, *each)]
         if largest.next is None:
             return
@@ -275,8 +284,9 @@ class Fitter:
         return fits_with(prediction, self.margin_bytes) and (has_trained or not self._takes_steps)
 
     def frontier(self, axis: Axis, second: Axis) -> Iterator[FrontierRow]:
-        """Find the largest value of the first option for each value of the second option, doubled from its lowest
-        value.
+        """Find the largest value of the first option that fits, for several values of the second option.
+
+        The second option starts at its lowest value, which is then doubled again and again.
         """
         start = axis.start_in(self.request.arguments)
         for value in second.doubling():

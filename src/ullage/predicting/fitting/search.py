@@ -22,12 +22,10 @@ _FLAT_FACTOR: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ProbedNeed:
-    """The memory that one value of an option needs, and whether the value fits.
-
-    The upper bound is in bytes, or None if memory ran out.
-    """
+    """The memory that a run with one option value needs, and whether the run fits on the GPU."""
 
     high_bytes: int | None
+    """The upper end of the predicted memory range in bytes, or None if memory ran out."""
     fits: bool
 
 
@@ -46,14 +44,14 @@ class FitSearch:
     worst: int | None = None
     """The index of the smallest value that is known not to fit, or None if none is known."""
     points: dict[int, int] = field(default_factory=dict)
-    """Maps the index of each value that was run to the needed bytes.
+    """The memory that each option value needs, in bytes. The keys are the indices of the values.
 
     A line through these points predicts the largest value that fits.
     """
     unbounded: bool = False
-    """Whether the user gave no highest value.
+    """Whether the search has no upper limit, because the user set none.
 
-    If so, the search stops when a 16 times larger value does not need more memory.
+    Such a search stops if a 16-fold increase of the option value does not increase the needed memory.
     """
     _fitting: set[int] = field(default_factory=set)
     _rounds: int = 0
@@ -72,7 +70,10 @@ class FitSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether the largest value that fits is known, or it is known that no value fits."""
+        """Whether the search is over.
+
+        It is over if the largest value that fits is known, if no value fits, or if the option has no effect on memory.
+        """
         return self.best == self.axis.last or self.worst == self.best + 1 or self.worst == 0 or self.is_flat
 
     @property

@@ -85,9 +85,10 @@ class LayoutsSearch:
     rows: dict[CardLayout, LayoutRow] = field(default_factory=dict)
 
     def run(self, layouts: Sequence[CardLayout]) -> None:
-        """Run every layout, and keep the results so far if the search is interrupted.
+        """Run the script with every layout. If the search is interrupted, the results so far remain.
 
-        With context parallelism, all ranks along the sequence are run only for Pareto-optimal layouts.
+        With context parallelism, ullage first runs only the first context-parallel rank of each layout. Then it runs
+        the other context-parallel ranks of the Pareto-optimal layouts.
         """
         self._look_at_each(layouts, every_context=False)
         while unsure := self._unsure(layouts):

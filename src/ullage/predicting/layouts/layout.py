@@ -42,9 +42,9 @@ class LayoutSpace:
     axes: tuple[str, ...]
     """The parallel axes. The product of their sizes is the number of GPUs."""
     within: tuple[str, ...] = ()
-    """The parallel axes that divide the GPUs of dp and cp into groups, such as ep.
+    """The parallel axes, such as ep, whose groups consist of GPUs of the dp and cp axes.
 
-    The size of such an axis divides the product of dp and cp.
+    The product of the sizes of dp and cp must be a multiple of the axis's size.
     """
     cards: int
     most: Mapping[str, int]

@@ -13,7 +13,7 @@ from ullage.report.answer import Answer
 SCHEMA: Final = 1
 FITS: Final = "fits"
 PARTLY: Final = "fits as far as was run"
-"""The verdict on a layout if only its first context-parallel rank was run, and that rank fits."""
+"""The result for a layout if ullage ran only its first context-parallel rank, and that rank fits."""
 FAILS: Final = "the script fails"
 NOT_RUN: Final = "not run"
 
@@ -45,7 +45,7 @@ class LayoutRow:
     next_value: int | None = None
     """The smallest value of the option that does not fit, or None if all values fit."""
     ranks: tuple[RankRun, ...] = ()
-    """The ranks that were run with `value`. After a rank that does not fit, no other rank is run."""
+    """The ranks that were run with the reported option value. After a rank that does not fit, no other rank is run."""
     error: str = ""
     """The error of the script in this layout, or the reason why the layout was not run."""
     items: int | None = None
@@ -140,7 +140,7 @@ class LayoutFit(Answer):
     frontier: tuple[int, ...]
     """The indices of the Pareto-optimal results, by items per step, free memory and bytes sent."""
     engine: str
-    """The name of the engine that ran the script, on this machine or on others."""
+    """The name of the local or remote workers that ran the script, such as "4 local workers"."""
     run_count: int
     """The number of runs of the script."""
     known_count: int

@@ -12,7 +12,7 @@ from ullage.predicting.fitting.axis import Axis
 from ullage.predicting.fitting.search import FitSearch, ProbedNeed
 
 Trial = tuple[int, int]
-"""A value of the option, and the number of a rank."""
+"""A trial run of the script: the value of the varied option, and the number of the rank."""
 RunTrials = Callable[[Sequence[Trial]], Mapping[Trial, ProbedNeed]]
 """A function that runs the script for several values and ranks, in parallel if possible."""
 
@@ -26,7 +26,7 @@ class LayoutSearch:
     """The option to vary. If None, the script is run with its own arguments only."""
     budget_bytes: int
     start: Sequence[int] = ()
-    """Values of the option near the expected result, which are run first."""
+    """The option values to try first. They are near the expected result of the search."""
     best: int | None = None
     """The largest value of the option that fits, or None if no value fits. 0 if no option is varied."""
     next: int | None = None

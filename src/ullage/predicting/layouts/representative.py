@@ -22,7 +22,7 @@ LAST: Final = "last stage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepresentativeRank:
-    """A rank to run, and a text that describes which ranks use as much memory as it does."""
+    """A rank to run, and a text that names all ranks with the same memory use."""
 
     rank: int
     stands_for: str

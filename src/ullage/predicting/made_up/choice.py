@@ -1,4 +1,4 @@
-"""The options that select which missing weights and data to generate."""
+"""The options that make ullage generate model weights or data sets that are missing on this machine."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ class MadeUpData:
     width: int = 224
     classes: int = 10
     column: str | None = None
-    """The name of the column with the generated data. If None, it depends on `form`."""
+    """The name of the column that contains the generated data. None: the usual name for the kind of data."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -82,7 +82,7 @@ class MadeUpData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUpChoice:
-    """The options that select which missing weights and data to generate. By default, nothing is generated."""
+    """The options for generating missing model weights and data sets. By default, ullage generates nothing."""
 
     random_weights: bool = False
     config: str | None = None

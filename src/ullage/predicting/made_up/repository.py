@@ -51,7 +51,7 @@ class MadeUpRepositories:
     def __init__(self, choice: MadeUpChoice, note: Callable[[str], None]) -> None:
         self.choice = choice
         self.note = note
-        """A function that is called once with a sentence about each generated object."""
+        """A function that receives a message about each model, tokenizer or data set that ullage generates."""
         self.last_tokenizer: Any = None
         """The last tokenizer that the script loaded. It counts the tokens of generated texts."""
         self._home: OwnFolder | None = None
@@ -129,7 +129,10 @@ def read_config(path: Path) -> Config | None:
 
 
 def shipped_config(name: str, subfolder: str = "") -> Config | None:
-    """Return the configuration that comes with ullage for a model. The owner of the repository does not matter."""
+    """Return a model's configuration from the configurations that are part of ullage.
+
+    The model is found by its name without the organisation, so copies of a model have the same configuration.
+    """
     file = _shipped().get(_key(name, subfolder))
     return read_config(_CONFIGS / file) if file is not None else None
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     import torch
 
 WRITTEN_BYTES: Final = 4 << 20
-"""The largest size of a tensor that is written with values, in bytes.
+"""The maximum size in bytes of a tensor whose values are written into a generated weights file.
 
-The emulated GPU does not store the values of larger tensors.
+The values of larger tensors are not needed, because the emulated GPU does not store them.
 """
 _MOST_WRITTEN_BYTES: Final = 256 << 20
 _SPREAD: Final = 0.02

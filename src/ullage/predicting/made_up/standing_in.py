@@ -1,4 +1,4 @@
-"""Replace functions of libraries by wrappers that may generate missing objects."""
+"""Redirect library functions that load models or data, so that ullage can generate missing ones."""
 
 import functools
 from collections.abc import Callable
@@ -30,9 +30,10 @@ def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Replace a function or method, so that each call becomes `instead(original, *arguments, **keywords)`.
+    """Redirect the calls of a library function that loads a model or data set by name.
 
-    `arguments` always contains the name of the object to load, even if the caller passes it as a keyword.
+    Each call becomes `instead(original, *arguments, **keywords)`. The name is always in `arguments`, even if the caller
+    passes it as a keyword.
     """
     found = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
     is_class_method = isinstance(found, classmethod)
@@ -50,6 +51,6 @@ def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
 
 
 def with_hint(error: BaseException, text: str) -> BaseException:
-    """Attach advice to an error, which is shown when the run ends."""
+    """Attach advice to an error. ullage shows the advice when the run ends."""
     setattr(error, HINT, text)
     return error

@@ -10,7 +10,7 @@ from ullage.recorded.settings import semantics_of, settings_in_force, split_opti
 
 
 def changed(request: Request, change: Change, setting: str) -> Request:
-    """Return a copy of a prediction request with a suggested change and its allocator options."""
+    """Return a copy of a prediction request to which a suggested change is added."""
     if change.alloc_conf is not None:
         return request.with_options(alloc_conf=with_options(settings_of(request), change.alloc_conf(setting)))
     request = replace(request, changes=(*request.changes, text_of(change, setting)))

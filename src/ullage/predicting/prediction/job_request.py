@@ -10,15 +10,15 @@ from typing import Final
 from ullage.base.units import GIB, text_of_bytes
 
 MARGIN: Final = 0.25
-"""The fraction by which the request exceeds the measured host memory.
+"""The safety margin for host memory in the job script: 0.25 requests 25 % more than ullage measured.
 
-The margin covers the CUDA driver's host memory and growth during an epoch.
+The margin covers the host memory of the CUDA driver, and growth during an epoch.
 """
 LEAST_MARGIN_BYTES: Final = 2 * GIB
 SHM_MARGIN: Final = 1.0
-"""The fraction by which the request exceeds the measured use of /dev/shm.
+"""The safety margin for /dev/shm in the job script: 1.0 requests twice as much as ullage measured.
 
-The margin is large because /dev/shm is measured only a few times a second.
+The margin is large because ullage measures /dev/shm only a few times a second.
 """
 _NAME_WIDTH: Final = 40  # characters
 NAMES: Final = {"slurm": "Slurm", "k8s": "Kubernetes"}

@@ -17,7 +17,7 @@ from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.several.draws import predict_with_draws
 
 RUN: Final = "ullage.predicting.prediction.remote:run"
-"""The import path of the function `run`, for execution engines."""
+"""The import path of the function that local and remote workers call to run a prediction."""
 _AGAIN: Final = "the script's process was killed by a signal from outside; this is the result of a second run"
 
 

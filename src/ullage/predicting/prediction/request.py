@@ -60,8 +60,9 @@ class RunRequest:
     options: RunOptions
     """The values of all prediction options. Sizes are in bytes."""
     changes: tuple[str, ...] = ()
-    """The changes to the script's run, without edits of its files. Each has the form `key=setting`; see
-    `ullage.predicting.changes.all_changes`.
+    """The changes that ullage makes while it runs the script, each as `key=setting`. The script's files stay unchanged.
+
+    `ullage.predicting.changes.all_changes` returns all possible changes.
     """
     picture: bool = False
     """Whether to collect the data for the charts on an HTML page."""
@@ -80,9 +81,9 @@ class RunRequest:
     rank's own values replace them.
     """
     begins_without_values: bool = False
-    """Whether the run begins without tracked tensor values.
+    """Whether the run begins without computing tensor values.
 
-    If a value may then affect a tensor size or a branch, the run ends with a ValuesReadError.
+    The run ends with a ValuesReadError if the script reads a value that may affect a tensor size or a branch.
     """
 
     def with_options(self, **options: Unpack[RunChanges]) -> Self:
@@ -91,7 +92,7 @@ class RunRequest:
 
     @property
     def processes(self) -> str:
-        """The way to run a launcher's processes: `ALONE`, `REAL` or `ALL`."""
+        """The ranks that ullage runs: one rank ("alone"), all together ("real") or each separately ("all")."""
         return ALL if self.each_rank else self.options["processes"]
 
     @property
@@ -107,7 +108,7 @@ class RunRequest:
 
     @property
     def values(self) -> ValuesChoice:
-        """The settings for the tensor values that the script reads on the CPU."""
+        """The settings that decide which numbers the script gets when it reads tensors of the emulated GPU."""
         return ValuesChoice(
             mode=self.options["values"], seed=self.options["values_seed"], routing=self.options["routing"]
         )
@@ -170,7 +171,7 @@ class Attachment(PlainData):
     """The name of the parent process's Unix socket in the kernel's abstract namespace."""
     request: ChildRequest
     processes: str
-    """The way to run the launcher's processes: `ALONE`, `REAL` or `ALL`."""
+    """The ranks that ullage runs: one rank ("alone"), all together ("real") or each separately ("all")."""
     nodes: int
     """The number of machines in the user's command, such as torchrun's `--nnodes`."""
 
@@ -233,7 +234,7 @@ class Request(RunRequest):
 
     @property
     def has_lone_ranks(self) -> bool:
-        """Whether the predicted processes may be ranks that run separately. It is true for every command."""
+        """Whether ullage may run a rank of a distributed job without the other ranks."""
         return (self.options["world_size"] or 1) > 1 or (self.is_command and self.processes != REAL)
 
     @property
@@ -385,7 +386,7 @@ class Request(RunRequest):
 
 
 def helper_of(request: Request, rank: int) -> Request:
-    """Return a request that runs another rank until no rank waits for its messages."""
+    """Return a request to run another rank. That rank sends messages, and ends when no rank waits for them."""
     helper = replace(
         request, helps=True, asks_all=request.asks_all or request.processes == ALL, each_rank=False, picture=False
     )

@@ -1,4 +1,4 @@
-"""Simulates allocator operations with the results of PyTorch's real allocator, exact to the byte."""
+"""Simulates PyTorch's memory allocator. The simulated sizes and totals equal PyTorch's to the byte."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -59,8 +59,10 @@ class ReplayDevice:
 
     @classmethod
     def of(cls, rebuilt: Rebuilt) -> Self:
-        """Return the simulated GPU for a recorded run. Its size is the allocator's capacity plus the memory that it
-        cannot reserve.
+        """Return a simulated GPU for a recorded run.
+
+        The GPU's total memory is the memory that the allocator could reserve, plus the memory that it could not
+        reserve.
         """
         return cls(total_bytes=rebuilt.room_bytes + rebuilt.beyond_room_bytes, others_bytes=rebuilt.beyond_room_bytes)
 
@@ -157,8 +159,9 @@ class Replay:
     """
     synchronizations: int
     address_ties: int
-    """The number of times that an unrecorded address decided between free blocks of equal size. Always 0 from torch
-    2.12 on.
+    """The number of choices between free blocks of equal size for which the blocks' addresses were not recorded.
+
+    The number is 0 for torch 2.12 and later.
     """
     call_counts: dict[Call, int]
     broken: str

@@ -13,8 +13,8 @@ from ullage.recorded.message import program_wording, wording
 from ullage.recorded.message.wording import MessageKind, Words
 
 TABLE: Final = (*program_wording.TABLE, *wording.TABLE)
-"""All known forms of out-of-memory messages. The first form that matches is used, so other programs come before
-PyTorch.
+"""All known texts of out-of-memory messages. Those of other programs come before those of PyTorch, because the first
+match is used.
 """
 BY_FIND: Final[dict[str, tuple[Words, ...]]] = {
     find: tuple(words for words in TABLE if words.find == find) for find in dict.fromkeys(words.find for words in TABLE)
@@ -36,17 +36,17 @@ class Unread:
 
 @dataclass(slots=True)
 class CountedMessages:
-    """The numbers of out-of-memory messages that were parsed and that were only counted, for each form of message."""
+    """Counts the parsed and the unparsed out-of-memory messages, separately for each kind of message."""
 
     read: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
 
     def has_enough(self, find: str) -> bool:
-        """Return whether enough messages of this form were parsed."""
+        """Return whether ullage has parsed enough messages with the text `find`, and only counts further ones."""
         return self.read.get(find, 0) >= MOST_READ
 
     def note_read(self, find: str) -> None:
-        """Record that one more message of this form was parsed."""
+        """Count one more parsed message with the text `find`."""
         self.read[find] = self.read.get(find, 0) + 1
 
     def count(self, find: str, text: str, begin: int, until: int) -> None:
@@ -64,7 +64,7 @@ class CountedMessages:
         return end
 
     def rest(self) -> Unread:
-        """Return the number of messages that were only counted. It is a lower bound."""
+        """Return the number of messages that ullage counted but did not parse. The text may contain more of them."""
         numbers: dict[bool, int] = {True: 0, False: 0}
         for find, number in self.counted.items():
             is_warning = BY_FIND[find][0].kind is MessageKind.WARNING

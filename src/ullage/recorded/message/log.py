@@ -276,5 +276,4 @@ def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: S
 
 
 def _rank_at(text: str, begin: int) -> str | None:
-    """Return the rank or worker that the prefix of the line at a position names."""
     return without_prefix(text[begin : begin + _LONGEST_PREFIX])[0]

@@ -55,7 +55,7 @@ class Message:
 
     kind: MessageKind
     wording: str
-    """The ID of the message's form, such as "of_which_free" or "reserved_in_total"."""
+    """The name that ullage gives to this kind of message text, such as "of_which_free" or "reserved_in_total"."""
     text: str
     """At most 600 characters of the message, on one line."""
     is_certain: bool

@@ -104,13 +104,14 @@ class ServerLog:
     _lines: int = 0
 
     def read(self, text: str, begin: int, end: int, rank_at: Callable[[str, int], str | None]) -> None:
-        """Parse the memory figures in a part of a model server's log that consists of whole lines.
+        """Parse the memory figures in some lines of a model server's log.
 
         Args:
             text: the log.
-            begin: where the part begins.
-            end: where the part ends.
-            rank_at: returns the rank or worker that marks the line at a position.
+            begin: the position of the first line.
+            end: the position after the last line.
+            rank_at: a function that returns the rank or worker that wrote a line. Its arguments are the log and the
+                position of the line.
         """
         at = begin
         while self._lines < _MOST_LINES and (match := _ANY_HEAD.search(text, at, end)) is not None:

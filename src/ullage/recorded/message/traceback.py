@@ -122,13 +122,8 @@ def frames_above(text: str, floor: int, begin: int, rank: str | None) -> Iterato
         end = at - 1
 
 
+# `row` has no prefix, such as a rank or a time. `below` begins with the last line before the next frame.
 def _frame(row: str, below: list[str]) -> TextFrame | None:
-    """Return the frame whose first line is a row; None if the row does not begin a frame.
-
-    Args:
-        row: a line without its prefix.
-        below: the lines between this row and the next frame, the lowest first.
-    """
     if "File " not in row and "Cell In" not in row and " in " not in row:
         return None
     match = _PYTHON.search(row)

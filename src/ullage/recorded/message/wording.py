@@ -44,9 +44,9 @@ class Words:
 
     find: str
     before: tuple[str, ...]
-    """Texts of which one must stand directly before `find`. Each begins with the name of the software."""
+    """The possible beginnings of the message, such as "CUDA " or "HIP ". The text `find` follows directly."""
     after: re.Pattern[str]
-    """The pattern that must match at `find`. Its groups are `size` (the requested bytes) and `device`."""
+    """The pattern for the text `find` and what follows it. Its groups are `size` (the requested bytes) and `device`."""
     at_start: bool
     """Whether the message must begin a line or follow an exception's name."""
     kind: MessageKind
@@ -57,7 +57,10 @@ class Words:
     has_sizes: bool
     """Whether the message contains sizes in one of the forms of `SIZES`."""
     figures: tuple[re.Pattern[str], ...] = ()
-    """Patterns for values near the message. Their group names are fields of `Message` or keys of `Message.said`."""
+    """Patterns for values in the text around the message.
+
+    The group names say where each value is stored: in a field of `Message`, or in `Message.said`.
+    """
 
 
 def words(
@@ -73,7 +76,11 @@ def words(
     has_sizes: bool = False,
     figures: tuple[str, ...] = (),
 ) -> Words:
-    """Return a `Words` object for a form of message. `likely` means that it only suggests that memory ran out."""
+    """Return the description of a known out-of-memory message.
+
+    Args:
+        likely: whether the message only suggests that memory ran out, and does not say so.
+    """
     return Words(
         find=find,
         before=before,

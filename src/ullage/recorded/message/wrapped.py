@@ -14,7 +14,10 @@ _FIGURES: Final = tuple(field.name for field in fields(Message) if field.name.en
 
 
 def read_again(text: str, hit: Hit) -> Hit:
-    """Parse a message again after joining lines that a terminal has wrapped. Return the version with more numbers."""
+    """Join the lines of a message that a terminal has wrapped, and parse the message again.
+
+    Return the new result if it contains more memory figures. Otherwise, return the old result.
+    """
     begin = text.rfind("\n", max(0, hit.start - _WIDEST - 1), hit.start) + 1
     rows = text[begin : hit.start + WINDOW].split("\n")
     width = len(rows[0].rstrip("\r"))

@@ -22,8 +22,8 @@ _NEAR_BYTES: Final = 128 * GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrecorded:
-    """Assumptions about facts that a recording does not contain. They are made if a simulation then matches the
-    recording better.
+    """Assumptions about facts that a recording lacks. ullage uses them if they make a simulation match the recording
+    better.
     """
 
     block_bytes: Mapping[int, int] = field(default_factory=dict)

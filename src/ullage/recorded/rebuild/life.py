@@ -51,10 +51,10 @@ class BlockLives:
         return np.asarray(self.row[(self.previous < 0) & (self.action != Action.ALLOC)], np.int64)
 
     def reusable_from(self, length: int) -> Column:
-        """Return, for each free, the trace entry after which the block's memory can be reused.
+        """Return the index of the trace entry after which the memory of each freed block can be reused.
 
-        It is the free itself, or a later entry that completes the free. If no entry completes it, the result is
-        `length`.
+        A free can have two entries, `free_requested` and `free_completed`. The memory can be reused after
+        `free_completed`. If this entry is missing, the result is `length`.
         """
         found = np.arange(length)
         found[self.row[self.action == Action.FREE_REQUESTED]] = length

@@ -35,7 +35,7 @@ from ullage.recorded.settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """The allocator operations that were reconstructed from a recording, and how they relate to it."""
+    """The allocator operations that ullage reconstructed from a recording, and the recorded event of each operation."""
 
     program: Program
     settings: Settings
@@ -131,7 +131,10 @@ def program_of(
 
 @dataclass(slots=True)
 class Rebuilder:
-    """Reconstructs the operations of one recording for several PyTorch versions. It caches its last result."""
+    """Reconstructs the allocator operations of a recorded run for several PyTorch versions.
+
+    It caches its last result.
+    """
 
     history: History
     _last: tuple[tuple[Settings, int | None, Unrecorded], Rebuilt] | None = None

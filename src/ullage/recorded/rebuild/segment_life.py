@@ -19,8 +19,8 @@ NONE: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLife:
-    """When a segment was created and freed. For an expandable segment, it includes all addresses that ever had
-    memory.
+    """The lifetime and the address range of a segment. The range of an expandable segment includes all addresses that
+    ever had memory.
     """
 
     begin: int
@@ -38,7 +38,8 @@ class SegmentLife:
     """Whether the recording contains the segment's pool."""
 
     def told(self, pool: int) -> "SegmentLife":
-        """Return a copy with the recorded private pool. It is written out because `dataclasses.replace` is slow."""
+        """Return a copy with the recorded private pool."""
+        # `dataclasses.replace` is slow, so the fields are copied one by one.
         return SegmentLife(
             begin=self.begin,
             end=self.end,

@@ -37,7 +37,7 @@ _NO_CONTEXT: Final = "N/A"
 _UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
-"""The size in bytes that replaces the size of every failed allocation larger than it."""
+"""The upper limit for the size of a failed allocation, in bytes. ullage replaces larger sizes with this limit."""
 # The largest number of pairs of stream and private pool. PyTorch itself creates about 200 streams for each device.
 _MOST_FREE_LISTS: Final = 1 << 14
 

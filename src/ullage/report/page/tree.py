@@ -24,12 +24,12 @@ class Branch:
     remark: str = ""
     share: float = 0.0
     meaning: str = ""
-    """The label that decides the branch's colour."""
+    """The label that determines the colour of this branch of the memory tree on the HTML page."""
     branches: list["Branch"] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the page shows the child branches before the user clicks."""
+        """Whether this branch of the memory tree is expanded when the HTML page opens."""
         return self.share >= _OPEN_SHARE
 
 

@@ -75,7 +75,8 @@ def _driver(torch: Torch, cuda: str, facts: MachineFacts) -> Iterator[DiagnosisF
             name="driver-too-old",
             title="The driver is too old for this PyTorch",
             seen=seen,
-            why="CUDA does not start, except with NVIDIA's compatibility package (cuda-compat) on data-centre GPUs.",
+            why="PyTorch cannot use the GPU with this driver. Data-centre GPUs are an exception: with NVIDIA's "
+            "compatibility package (cuda-compat), an older driver is enough.",
             cure="Install a newer driver, or a PyTorch that is built for an older CUDA (pytorch.org lists the "
             "commands).",
         )

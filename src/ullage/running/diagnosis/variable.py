@@ -174,8 +174,8 @@ def _nccl(environment: dict[str, str]) -> Iterator[DiagnosisFinding]:
             name="record-streams",
             title="TORCH_NCCL_AVOID_RECORD_STREAMS no longer has an effect",
             seen=f"TORCH_NCCL_AVOID_RECORD_STREAMS={environment['TORCH_NCCL_AVOID_RECORD_STREAMS']}",
-            why="PyTorch avoids record_stream by default and reports the variable as deprecated from 2.8 on; 2.15 does "
-            "not read the variable.",
+            why="From version 2.8 on, PyTorch avoids record_stream by default and reports "
+            "TORCH_NCCL_AVOID_RECORD_STREAMS as deprecated. PyTorch 2.15 ignores the variable.",
             cure="unset TORCH_NCCL_AVOID_RECORD_STREAMS",
             weight=Weight.NOTE,
         )

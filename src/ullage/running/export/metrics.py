@@ -43,7 +43,7 @@ def metrics_of(folder: Path, causes: Mapping[str, str]) -> Iterator[Metric]:
 
     Args:
         folder: the folder of the run.
-        causes: maps the name of an error's folder to the cause of the error.
+        causes: the cause of each out-of-memory error. The keys are the names of the folders that describe the errors.
     """
     families = _Families()
     for path in sorted(folder.glob(f"*{SUFFIX}")):

@@ -72,7 +72,7 @@ class Drain:
         return {path.stem: position.lost for path, position in self._positions.items() if position.lost}
 
     def rows(self, folder: Path) -> list[SampleRow]:
-        """Return all samples that are not marked as written. Call `commit` after writing them."""
+        """Return all samples that are not yet in the file. Call `commit` after writing them."""
         self._next = {}
         rows: list[SampleRow] = []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -88,7 +88,7 @@ class Drain:
         return rows
 
     def commit(self) -> None:
-        """Mark the samples of the last call of `rows` as written."""
+        """Record that all samples from the last call of `rows` are now in the file."""
         self._positions |= self._next
 
 
@@ -137,7 +137,7 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Complete the file.
+        """Finish writing, and close the file.
 
         Raises:
             OSError: the file cannot be written.

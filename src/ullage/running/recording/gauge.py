@@ -86,7 +86,8 @@ class Gauge:
 
         Args:
             step: the index of the last completed training step.
-            is_end: whether that step has just ended. A new peak then belongs to it, otherwise to the next step.
+            is_end: whether that step has just ended. If True, a new peak belongs to that step. If False, a new peak
+                belongs to the next step.
         """
         now = time()
         self.share, self.allocations = 0.0, 0

@@ -25,7 +25,7 @@ class StepWatch:
         optimizers.register_optimizer_step_post_hook(self._after)
 
     def stop(self) -> None:
-        """Stop calling the function. The hook itself is not removed."""
+        """Stop reporting optimizer steps. PyTorch's optimizer hook stays installed, but does nothing."""
         self._is_over = True
 
     @_disable_dynamo  # so that torch.compile does not compile this hook into the step

@@ -35,7 +35,7 @@ class RunProcess:
 
     @property
     def told_steps(self) -> int:
-        """The number of completed training steps when the process last wrote its facts."""
+        """The number of training steps that the process had completed when it last updated its file."""
         return RunFacts.from_json(self.live.facts).steps
 
     @property

@@ -19,7 +19,7 @@ from ullage.running.run_files.facts import MOST_BYTES
 
 SUFFIX: Final = ".live"
 RECENT: Final = 4096
-"""The number of latest memory samples in a file."""
+"""The maximum number of single memory samples in a file. The file keeps the latest ones."""
 BINS: Final = 2048
 """The number of samples in the overview of the whole run."""
 _MAGIC: Final = b"ULLAGE\x01\n"
@@ -77,7 +77,7 @@ class Live:
     """An overview of the whole run. Each element is the sample with the highest peak in a time span on one device."""
     samples: int
     first: int
-    """The index of the first element of `recent`, counted from the beginning of the run."""
+    """The number of samples of the run that are older than those in `recent`."""
     damaged: int
     """The number of invalid samples that were removed."""
 

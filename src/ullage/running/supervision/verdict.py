@@ -48,8 +48,9 @@ def find_run(folder: Path) -> tuple[RunFolder, int]:
 
 
 def fatal_evidence(run: RunFolder) -> OomEvidence | None:
-    """Return the out-of-memory error that ended the run. If no process ended with such an error, return the first
-    one.
+    """Return the out-of-memory error that ended the run.
+
+    If no such error ended a process, return the first out-of-memory error of the run.
     """
     ended = {process.facts.pid for process in run.processes if process.facts.state == "out of memory"}
     last = {one.pid: one for one in run.evidence if one.pid in ended}

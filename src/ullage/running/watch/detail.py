@@ -239,7 +239,9 @@ def plot(values: Sequence[int], *, limit_bytes: int, width: int, height: int, mo
 
 
 def is_limit_drawn(values: Sequence[int], limit_bytes: int) -> bool:
-    """Return whether the memory limit is close enough to the values to be drawn."""
+    """Return whether the plot of memory use shows the memory limit. Values far below the limit are plotted without
+    it.
+    """
     return limit_bytes > 0 and max(values, default=0) >= _NEAR * limit_bytes
 
 

@@ -50,7 +50,7 @@ def show(poll: Callable[[], View], *, seconds: float) -> int:
 
 
 class LiveView(App[None]):
-    """The textual application of `ullage watch`."""
+    """The terminal application behind `ullage watch`. It is based on the Python package textual."""
 
     CSS = "Screen { background: ansi_default; } #all { width: 100%; height: 100%; }"
     ENABLE_COMMAND_PALETTE = False
@@ -114,7 +114,10 @@ class LiveView(App[None]):
         self._draw(scroll=max(0, min(self._most_scroll, self._wanted.scroll + by * step)))
 
     def action_page(self, name: str) -> None:
-        """Show a page in the lower part of the screen. If the page is already shown, return to the process."""
+        """Show the page with this name in the lower part of the screen.
+
+        If the page is already shown, show the details of the selected process instead.
+        """
         page = Page(name)
         self._draw(page=Page.PROCESS if self._wanted.page is page else page, scroll=0)
 

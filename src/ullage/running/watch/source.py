@@ -217,16 +217,14 @@ def notes_of(cards: Iterable[CardFacts], why_silent: str, *, root: Path = Path("
     """
     if (root / "dev/dxg").exists():
         yield (
-            "This is WSL: the Windows driver does not report the memory of single processes, and its total for a "
-            "GPU includes "
-            "Windows programs; runs of `ullage run` are shown completely."
+            "This is WSL: the Windows driver does not report how much memory each process uses, and a GPU's total "
+            "includes Windows programs. Scripts that you start with `ullage run` are shown with all their figures."
         )
     elif not why_silent and not sees_host_processes(root):
         yield (
             "This is a container: the driver uses the host's process ids, so processes on the GPUs have no names "
-            "here or are "
-            "not listed; the totals of the GPUs are correct, and runs of `ullage run` in this container are shown "
-            "completely."
+            "here or are not listed. The totals of the GPUs are correct. Scripts that you start with `ullage run` in "
+            "this container are shown with all their figures."
         )
     if why_silent:
         yield f"The driver cannot be queried: {why_silent}; figures of GPUs come only from the files of runs."

@@ -115,7 +115,7 @@ class View:
     cards: tuple[CardRow, ...] = ()
     processes: tuple[Inside, ...] = ()
     notes: tuple[str, ...] = ()
-    """Sentences about what cannot be shown, and why."""
+    """Notes for the user: which data `ullage watch` cannot show, and why."""
     is_over: bool = False
     """Whether all watched processes have ended."""
 

@@ -12,7 +12,9 @@ from ullage.base.errors import UsageError
 from ullage.training.batching.layout import Ints
 
 LONGEST: Final = 1 << 48
-"""The maximum length of an item. Sums of such lengths fit into 64 bits."""
+"""The largest item length that a batch sampler accepts. The limit ensures that sums of lengths fit into 64-bit
+integers.
+"""
 _BRIEF_CHARACTERS: Final = 80
 
 

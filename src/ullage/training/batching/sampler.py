@@ -147,7 +147,7 @@ class TokenBudgetBatchSampler:
 
     @property
     def sampler(self) -> Self:
-        """The sampler itself. Lightning calls `set_epoch` on `loader.batch_sampler.sampler`."""
+        """This object itself, because Lightning calls `set_epoch` on `loader.batch_sampler.sampler`."""
         return self
 
     @property

@@ -38,7 +38,7 @@ class RankError(RuntimeError):
 
 
 class Ranks:
-    """The ranks that train one model together. Each rank has one such object."""
+    """Coordinates one rank with the other ranks that train the same model."""
 
     def __init__(self, modules: Sequence[nn.Module], room: Room, timeout: timedelta) -> None:
         """Create a process group for the communication of the ranks. Every rank has to call this.
@@ -82,7 +82,7 @@ class Ranks:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Turn off DDP's collectives inside this context, but not those of the model itself."""
+        """Turn off the collectives of DDP inside this context. Collectives that the model's own code calls stay on."""
         # The DDP models of other guards too: the collective of a discriminator in the generator's loss would wait for
         # ranks that run fewer parts.
         replicas = list(_REPLICAS)
@@ -98,7 +98,10 @@ class Ranks:
                 replica.require_forward_param_sync = buffers
 
     def begin_step(self, parts: int) -> int:
-        """Broadcast the buffers of rank 0, and return the number of parts of this rank's batch.
+        """Prepare a training step, and return in how many parts this rank has to run its batch.
+
+        Broadcast the buffers of rank 0 if necessary. If all ranks have to run equally many parts, return the largest
+        `parts` of any rank.
 
         Raises:
             RankError: another rank has ended or given up.

@@ -41,7 +41,10 @@ class DriverCheck:
 
     @property
     def came_back(self) -> bool:
-        """Whether no GPU has more memory in use than before. False if the driver could not be queried."""
+        """Whether the driver took back all GPU memory that the function's process used.
+
+        It is True if each GPU uses no more memory than before. It is False if the driver could not be queried.
+        """
         return bool(self.cards) and all(card.after_bytes <= card.before_bytes for card in self.cards)
 
     def __str__(self) -> str:

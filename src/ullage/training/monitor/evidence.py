@@ -16,7 +16,7 @@ from ullage.base.growth import LEAST_RISES, even_share, is_even
 from ullage.training.ownership.block import line_of, segments
 
 NEEDED_SAMPLES: Final = LEAST_RISES + 1
-"""The number of samples that are needed before a source line is named."""
+"""The number of samples that the monitor needs before it reports which source line causes the growth."""
 UNIT_BYTES: Final = 512
 """The unit of block sizes in PyTorch's allocator, in bytes. Every block size is a multiple of it."""
 _MAX_SAMPLES: Final = 16
@@ -30,8 +30,9 @@ _PLACE: Final = re.compile(r"\[\d+\]")
 _REPEATED_PART: Final = re.compile(r"(\[\*\]| -> [^ ]+)\1{2,}")
 
 HeldByPath = dict[str, tuple[int, int]]
-"""Maps each path from a variable to the number of blocks and bytes that it holds. A star replaces each index in a
-path.
+"""The number of blocks and bytes that each object holds. The keys are paths from a variable to the object.
+
+A star in a path replaces an index.
 """
 # A sample of the live blocks: the step, and a mapping from each source line to the bytes and the number of its live
 # blocks.
@@ -174,7 +175,7 @@ def held_now(device: int) -> HeldByPath:
 
 
 def holder_of_growth(before: HeldByPath, after: HeldByPath, *, by_blocks: bool) -> str | None:
-    """Return the path from a variable to the object that holds the most additional memory. None if there is none."""
+    """Return the path from a variable to the object whose memory grew most, or None if no object's memory grew."""
     growth = {
         path: (blocks - before.get(path, (0, 0))[0], n_bytes - before.get(path, (0, 0))[1])
         for path, (blocks, n_bytes) in after.items()

@@ -44,13 +44,14 @@ class MonitorFinding:
     total_bytes: int = 0
     """The total growth in bytes."""
     line: str | None = None
-    """The source line that allocated most of the additional memory, such as "project/train.py:41". None if it is
-    unknown.
+    """The source line that allocated most of the growing memory, such as "project/train.py:41".
+
+    None if the line is unknown.
     """
     lines: tuple[tuple[str, int], ...] = ()
     """All source lines whose memory grows, with the growth in bytes per step, the fastest first."""
     holder: str | None = None
-    """The path from a variable to the object that holds the additional memory. None if it is unknown."""
+    """The path from a variable to the object whose memory grows. None if the object is unknown."""
 
     @property
     def is_leak(self) -> bool:

@@ -74,10 +74,11 @@ class Monitor:
         self._reader: Callable[[int], Mapping[str, Any]] | None = None
 
     def read_by(self, reader: Callable[[int], Mapping[str, Any]]) -> None:
-        """Set a function that reads the allocator's statistics, for callers that have already read them.
+        """Set a function from which the monitor gets the allocator's statistics, instead of reading them from PyTorch.
 
         Args:
-            reader: returns the statistics of a device by its index; the peak has to be that since the process began.
+            reader: returns the statistics of the device with a given index. Peaks must be those since the process
+                began.
         """
         self._reader = reader
 

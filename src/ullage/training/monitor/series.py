@@ -13,7 +13,7 @@ from ullage.base.growth import EVEN, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
-"""Four minimums over 8 steps are merged into one over 32 steps, and so on."""
+"""The number of memory minimums that are merged: four minimums over 8 training steps give one over 32 steps."""
 LEVELS: Final = 6
 _KEPT_FLOORS: Final = 8
 _NO_SAMPLE: Final = 1 << 62
@@ -32,7 +32,7 @@ _STEPS_OF_A_LONG_VISIT: Final = 1024
 
 
 def width_of(level: int) -> int:
-    """Return the number of steps of a minimum: 8 for level 0, 32 for level 1, 128 for level 2, and so on."""
+    """Return the number of training steps that one memory minimum covers: 8 at level 0, 32 at level 1, and so on."""
     return int(CHUNK_STEPS * WIDENING**level)
 
 
@@ -43,16 +43,16 @@ class Floor:
     bytes: int
     blocks: int
     step: int
-    """The index of the last of these training steps, counted over all phases."""
+    """The index of the training step at which the measurement ended, counted since the monitor started."""
     phase_steps: int
-    """The number of steps of this phase up to the last of these training steps."""
+    """The number of training steps in the `Monitor.phase` context up to the end of the measurement."""
     inside_bytes: int
     inside_blocks: int
-    """The number of memory blocks that this phase has added so far."""
+    """The number of live memory blocks that one `Monitor.phase` context has added so far."""
     inside_steps: int
     all_bytes: int
     all_blocks: int
-    """The number of memory blocks that all phases together have added so far."""
+    """The number of live memory blocks that all `Monitor.phase` contexts together have added so far."""
 
 
 class Series:
@@ -62,8 +62,8 @@ class Series:
         """Create an empty series for one phase.
 
         Args:
-            of_all: the bytes and the blocks that were added between consecutive samples of the same phase, summed over
-                all phases. All series of a monitor share this list.
+            of_all: the bytes and the blocks that all phases together have added so far. All series of a monitor share
+                this list.
         """
         self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
@@ -82,9 +82,13 @@ class Series:
         self._last = n_bytes, blocks
 
     def add(self, n_bytes: int, blocks: int, steps: int, *, is_first: bool) -> bool:
-        """Add a measurement that was taken `steps` steps after the previous one. Return whether 8 steps are complete.
+        """Add a measurement of the allocated memory. Return whether the next minimum over 8 steps is complete.
 
-        `is_first` is True if another phase ran before.
+        Args:
+            n_bytes: the allocated bytes.
+            blocks: the number of allocated blocks.
+            steps: the number of training steps since the previous measurement.
+            is_first: whether this is the first measurement in the current `Monitor.phase` context.
         """
         if not is_first:
             more_bytes, more_blocks = n_bytes - self._last[0], blocks - self._last[1]
@@ -102,10 +106,9 @@ class Series:
         return self._filled >= CHUNK_STEPS
 
     def close(self, step: int) -> int:
-        """Compute the lowest memory over the latest 8 steps. If they are complete, also compute it over 32 steps and
-        more.
+        """Compute the lowest memory over the latest 8 training steps. Return how many minimums were computed.
 
-        Return how many minimums were computed.
+        Four minimums over 8 steps also give one minimum over 32 steps, and so on for longer ranges.
         """
         floor = Floor(
             bytes=self._bytes,
@@ -144,8 +147,9 @@ class Series:
         floors.append(floor)
 
     def growth(self, level: int, enough: int) -> tuple[int, bool]:
-        """Return how often in a row the lowest memory has risen. Also return True if the number of blocks rose, or
-        False if the bytes rose.
+        """Return how many times in succession the lowest memory has risen.
+
+        The second result is True if memory is measured in blocks, and False if it is measured in bytes.
         """
         by_blocks, by_bytes = self.rises_in_blocks(level), self.rises_in_bytes(level)
         is_by_blocks = by_blocks >= min(enough, by_bytes)
@@ -175,11 +179,11 @@ class Series:
         return max(values[half:]) > min(values[:half])
 
     def rises_in_blocks(self, level: int) -> int:
-        """Return how often in a row the lowest number of blocks has risen."""
+        """Return how many times in succession the minimum of the number of live blocks has risen."""
         return _trailing([one.blocks for one in self.floors[level]])
 
     def rises_in_bytes(self, level: int) -> int:
-        """Return how often in a row the lowest number of bytes has risen by similar amounts."""
+        """Return how many times in succession the minimum of allocated memory has risen by similar amounts."""
         floors = list(self.floors[level])
         count = _trailing([one.bytes for one in floors])
         while count > 1:
@@ -220,7 +224,7 @@ class Series:
         )
 
     def came_inside(self, level: int, rises: int) -> bool:
-        """Return whether at least half of the growth occurred during the phase's own steps."""
+        """Return whether at least half of the memory growth occurred inside the phase's `Monitor.phase` contexts."""
         first, last = self.floors[level][-rises - 1], self.floors[level][-1]
         if last.blocks > first.blocks:
             rise = last.blocks - first.blocks

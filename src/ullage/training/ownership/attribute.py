@@ -14,7 +14,7 @@ class ReadableAttribute(Protocol[T_co]):
 
 
 class WritableAttribute(ReadableAttribute[T_co], Protocol[T_co]):
-    """A descriptor of a tensor attribute that can be assigned."""
+    """A descriptor of a writable tensor attribute."""
 
     def __set__(self, tensor: Tensor, value: Any, /) -> None: ...
 

@@ -93,7 +93,7 @@ def live_blocks() -> AllocatedBlocks:
 
 
 def segments() -> list[dict[str, Any]]:
-    """Return PyTorch's segments with their blocks, if possible without the allocation history, which takes time."""
+    """Return PyTorch's segments with their blocks. The allocation history is slow to read and left out if possible."""
     try:
         found = torch.cuda.memory_snapshot(include_traces=False)
     except TypeError:

@@ -37,11 +37,11 @@ class Claim:
     group: tuple[Any, ...]
     """A key for grouping. References with equal keys are reported as one row."""
     suffix: str = ""
-    """The text that is appended to the object's path, such as the name of an attribute."""
+    """The last part of the reported reference path, such as the name of an attribute."""
     order: int = 0
-    """The priority among references of the same kind. The lowest value is reported."""
+    """The rank among references of the same kind. ullage reports the reference with the lowest rank."""
     common: tuple[int, str] | None = None
-    """The object index and the path of a row that combines several references."""
+    """The object that a report shows if one row combines several references, as (object index, end of the path)."""
     function: Any = None
     """The autograd function that saved the tensor for backward, or None."""
 
@@ -61,7 +61,10 @@ class Claims:
         self._found: list[tuple[int, Claim]] = []
 
     def best(self) -> dict[int, Claim]:
-        """Return the reported reference for each block index. Blocks without a known holder are left out."""
+        """Return the reference that ullage reports for each memory block, by block index.
+
+        Blocks without a known reference are left out.
+        """
         for what, claim_of in (
             ("module", self._claim_module),
             ("optimizer", self._claim_optimizer),
@@ -82,7 +85,10 @@ class Claims:
         return {row: claim for row, (_, claim) in best.items()}
 
     def every(self) -> dict[int, list[Claim]]:
-        """Return all references to each block. The keys are block indices. Call `best` first."""
+        """Return all references to each memory block, by block index.
+
+        The method `best` must be called first, because it collects the references.
+        """
         found: dict[int, list[Claim]] = {}
         for row, claim in self._by_row():
             if row >= 0:

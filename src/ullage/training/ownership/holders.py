@@ -28,11 +28,11 @@ class BlockHolder:
     path: str
     """The path from a variable to the object that holds the block, such as "losses -> list[*]"."""
     variable: str
-    """The name of the variable at which the path begins, or empty."""
+    """The name of the variable through which the block is held, or an empty string."""
     file: str
     function: str
     in_traceback: bool
-    """Whether the path leads through the traceback of an exception."""
+    """Whether the block is held through the traceback of an exception."""
     others: tuple[str, ...]
     """The names of other variables and attributes that keep the block allocated."""
 

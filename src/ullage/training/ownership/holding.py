@@ -10,8 +10,9 @@ from ullage.base.units import text_of_bytes
 
 
 class HolderKind(StrEnum):
-    """The kind of object that holds memory. If several objects hold a block, the kind that is listed first is
-    reported.
+    """The kind of object that holds memory.
+
+    If several objects hold a block, ullage reports the kind that comes first in this enum.
     """
 
     PARAMETER = "parameter"

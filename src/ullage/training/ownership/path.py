@@ -78,7 +78,10 @@ def _is_between(holder: Any, one: Any) -> bool:
 
 
 def label_of(holder: Any, child: Any, *, is_general: bool) -> str | None:
-    """Return the text for one reference in a path, such as ".name" or "[3]". None leaves the object out."""
+    """Return the text for the reference from `holder` to `child`, such as ".name" or "[3]".
+
+    Return None if paths do not show `holder`, for example a traceback.
+    """
     if is_of(holder, (types.TracebackType, types.CellType, types.MethodType)):
         return None
     if is_of(holder, (types.FunctionType,)):

@@ -46,7 +46,7 @@ class Reach:
         self._places.update((id(one), -1) for one in ones)
 
     def unknown(self, ones: Iterable[Any]) -> list[Any]:
-        """Return the objects that the search has neither found nor excluded."""
+        """Return those of the given objects that the search for references has not seen yet."""
         places = self._places
         return [one for one in ones if id(one) not in places]
 
@@ -73,7 +73,12 @@ class Reach:
         return self._lists[kind]
 
     def search(self, starts: Iterable[int], closed: frozenset[int] = frozenset()) -> None:
-        """Search all objects that can be reached from these indices. `closed` has the `id`s of objects to skip."""
+        """Find all objects that Python references connect to the start objects.
+
+        Args:
+            starts: the indices of the start objects.
+            closed: the `id`s of the objects to skip.
+        """
         objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)

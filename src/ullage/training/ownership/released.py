@@ -50,7 +50,7 @@ class ReleasedParts:
 
 
 def parts_of(objects: Iterable[Any]) -> ReleasedParts:
-    """Return the parts of the objects that the user passed to `ullage.release`."""
+    """Collect the tensors, modules and similar objects inside the objects that were passed to `ullage.release`."""
     given = ReleasedParts()
     closed = module_dicts()
     seen: dict[int, Any] = {}

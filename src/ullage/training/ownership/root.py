@@ -29,7 +29,7 @@ class Root:
     kind: HolderKind
     text: str
     variable: str = ""
-    """The name of the variable. Empty for an exception."""
+    """The name of the variable at which the search for tensors begins. Empty if the search begins at an exception."""
     file: str = ""
     """The file that contains the variable."""
     function: str = ""
@@ -87,8 +87,8 @@ def is_of_user(module: ModuleType) -> bool:
 def variables_of(frame: FrameType) -> dict[str, Any]:
     """Return the local variables of a running function, without leaving a copy of them in its frame.
 
-    Up to Python 3.12, a frame keeps the dictionary that `f_locals` creates, with the old values. It is not cleared
-    while a debugger is active.
+    Up to Python 3.12, reading `f_locals` leaves a dictionary in the frame, which keeps old values alive. This function
+    clears the dictionary, except while a debugger is active.
     """
     found = frame.f_locals
     variables = dict(found)

@@ -1,6 +1,6 @@
 """Finds the addresses of the storages of tensors and modules.
 
-None of the user's code runs, such as properties and `__repr__`.
+The search does not run code of the user, such as properties and `__repr__` methods.
 """
 
 from collections.abc import Iterable, Iterator

@@ -55,8 +55,8 @@ def passes_of(lives: KeyLives, part: Column, begins: Mask) -> Passes:
 
     Args:
         lives: the lifetimes of the blocks.
-        part: the `Pass` of each block, by key.
-        begins: whether a block is the first gradient of a backward pass, by key.
+        part: the pass in which each block was allocated, by block ID.
+        begins: whether each block is the first gradient of a backward pass, by block ID.
     """
     order = lives.order
     kinds, at = part[order], lives.born[order]

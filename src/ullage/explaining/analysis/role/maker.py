@@ -45,7 +45,7 @@ class Makers:
     is_gradient: Mask
     """Whether PyTorch's C++ code for accumulating parameter gradients is on the stack."""
     is_parameter: Mask
-    """Whether this stack allocates a parameter of a module that is being created or moved."""
+    """Whether the code on this call stack allocates a parameter of a module that is being created or moved."""
     is_buffer: Mask
     is_workspace: Mask
     """Whether C++ code on the stack allocates the workspace of a library such as cuBLAS."""
@@ -56,16 +56,16 @@ class Makers:
     in_init: Mask
     """Whether an `__init__` function is on the stack."""
     is_state: Mask
-    """Whether this stack creates optimizer state."""
+    """Whether the code on this call stack creates optimizer state."""
     is_update: Mask
-    """Whether this stack computes an optimizer update in torch.optim."""
+    """Whether the code on this call stack computes an optimizer update in torch.optim."""
     has_no_gradients: Mask
     """Whether a function decorated with torch.no_grad or torch.inference_mode is on the stack."""
     in_optimizer: Mask
     """Whether an optimizer's `step` is on the stack."""
     is_named: Mask
-    """Whether a stack frame shows the part of the training step. If False, the part is inferred from missing Python
-    frames.
+    """Whether a stack frame identifies the part of the training step, such as the forward pass. If False, ullage infers
+    the part.
     """
 
 

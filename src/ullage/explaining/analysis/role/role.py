@@ -36,7 +36,7 @@ class Sureness(IntEnum):
     LIKELY = 1
     """The lifetime and the size of the block suggest the role, but its call stack does not."""
     GUESS = 2
-    """Only the size of the block suggests its role, or its lifetime is not fully recorded."""
+    """The role is a guess: only the block's size suggests it, or the recording lacks part of the block's lifetime."""
 
     @property
     def word(self) -> str:

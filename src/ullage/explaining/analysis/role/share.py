@@ -34,7 +34,7 @@ class RoleShare:
 
     @property
     def sureness(self) -> Sureness:
-        """The degree of certainty that this memory has this role."""
+        """The certainty that the memory holds this kind of data, such as gradients. Most bytes have this certainty."""
         known = (self.certain_bytes, self.likely_bytes, self.guessed_bytes)
         return Sureness(max(range(3), key=known.__getitem__))
 

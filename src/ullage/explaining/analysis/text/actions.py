@@ -15,7 +15,7 @@ from ullage.explaining.analysis.text.situation import FailurePhase, Situation
 from ullage.explaining.analysis.text.verdict import estimate
 
 _LARGE_PART: Final = 0.5
-"""The part of the missing memory that one request must have to be named as the reason."""
+"""A share of the missing memory. A request of at least this share is reported as the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +24,24 @@ class Shortage:
 
     requested_bytes: int
     missing_bytes: int
-    """The requested bytes minus the free and the cached bytes; 0 or less if rounding in the message hides them."""
+    """The requested bytes minus the free and the cached bytes. Rounding in the error message can make the result 0 or
+    negative.
+    """
     allocated_bytes: int
     total_bytes: int | None
 
     @property
     def share_percent(self) -> float:
-        """The part of the true peak (allocated plus requested) that has to go, in percent."""
+        """The percentage by which peak memory must shrink so that the request succeeds.
+
+        Peak memory is the sum of the allocated and the requested bytes.
+        """
         peak = self.allocated_bytes + self.requested_bytes
         return 100 * max(self.missing_bytes, 0) / peak if peak else 100.0
 
     @property
     def share(self) -> str:
-        """The same as a text: "0.5 %", "12 %"; never more than 99 %."""
+        """The share of peak memory that must be saved, as text such as "0.5 %" or "12 %". It is at most 99 %."""
         percent = self.share_percent
         if self.missing_bytes <= 0:
             return "1 %"
@@ -46,7 +51,7 @@ class Shortage:
 
     @property
     def arithmetic(self) -> str:
-        """The sentence part that shows how the share was computed."""
+        """The part of a sentence that tells how much memory is missing, allocated and requested."""
         if self.missing_bytes <= 0:
             return (
                 f"the missing memory is less than the message's rounding, with {text_of_bytes(self.allocated_bytes)} "

@@ -146,8 +146,9 @@ def _contradictory(requested: int, free: int, total: int) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"The driver's figures contradict each other: {text_of_bytes(free)} free on a GPU with "
-            f"{text_of_bytes(total)}, but {text_of_bytes(requested)} refused. They refer to two different memories."
+            f"The driver's figures contradict each other: {text_of_bytes(free)} were free on a GPU with "
+            f"{text_of_bytes(total)} in total, but a request for {text_of_bytes(requested)} was refused. The figures "
+            "for free and for total memory do not describe the same memory."
         ),
         notes=(
             "an APU uses a fixed part of host memory for the GPU (in the BIOS: UMA frame buffer) and borrows more "
@@ -160,8 +161,8 @@ def _intel_largest(requested: int) -> TextVerdict:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"A limit of Intel's driver refused the request, not the GPU's memory size: {text_of_bytes(requested)} "
-            "were requested at once, and a single allocation may have at most 4 GiB."
+            "A limit of Intel's driver refused the request; the GPU's memory size is not the cause: "
+            f"{text_of_bytes(requested)} were requested at once, and a single allocation may have at most 4 GiB."
         ),
         remedies=(
             estimate("UR_L0_USE_RELAXED_ALLOCATION_LIMITS=1, set before the program starts", "removes that limit"),
@@ -191,9 +192,9 @@ def _limit(message: Message) -> TextVerdict | None:
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"A limit refused the request, not the GPU's memory size: PyTorch may reserve {text_of_bytes(allowed)}, "
-            f"had reserved {text_of_bytes(held)} and requested {text_of_bytes(requested)} more{room} "
-            "(per_process_memory_fraction)."
+            "A limit refused the request; the GPU's memory size is not the cause: PyTorch may reserve "
+            f"{text_of_bytes(allowed)}, had reserved {text_of_bytes(held)} and requested {text_of_bytes(requested)} "
+            f"more{room} (per_process_memory_fraction)."
         ),
         remedies=tuple(remedies),
     )
@@ -257,15 +258,17 @@ def _free_and_refused(
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"The GPU was full: {share:.1f} % of its {text_of_bytes(message.total_bytes)} were in use. {had}, but "
-                "a driver cannot use the last part of a GPU's memory for every request."
+                f"The GPU was full: {share:.1f} % of its {text_of_bytes(message.total_bytes)} were in use. The "
+                f"driver refused a request for {text_of_bytes(requested)}, although {text_of_bytes(free)} were free. "
+                "On a nearly full GPU, a driver may refuse a request that is smaller than the free memory."
             ),
             remedies=tuple(_actions(message, situation, requested, requested)),
         )
     return TextVerdict(
         cause=Cause.LIMIT,
         sentence=(
-            f"A limit refused the request, not the GPU's memory size: {had}, so something else limits this process."
+            f"A limit refused the request; the GPU's memory size is not the cause: {had}, so something else limits "
+            "this process."
         ),
         notes=(
             "on Windows, host memory and the page file limit GPU memory too (commit limit): make the page file larger",
@@ -328,7 +331,6 @@ def _of_others(sentence: str, action: str, size: int, account: Account) -> TextV
 def _in_pieces(message: Message, situation: Situation, requested: int, free: int, cached: int) -> TextVerdict:
     allocated = message.allocated_bytes
     usable = free + cached
-    sums = f"{text_of_bytes(free)} free on the GPU and {text_of_bytes(cached)} cached by PyTorch"
     variable = _OWN_VARIABLE.get(message.backend or "")
     line = f"export {variable}=expandable_segments:True; " if variable else ""
     expandable: tuple[Remedy, ...] = (
@@ -358,8 +360,9 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
     return TextVerdict(
         cause=Cause.FRAGMENTED,
         sentence=(
-            f"The free memory was fragmented: {text_of_bytes(requested)} were requested in one piece, with {sums}. "
-            "Live tensors divide the cached memory into smaller pieces."
+            f"The free memory was fragmented: {text_of_bytes(requested)} were requested in one piece. "
+            f"{text_of_bytes(free)} were free on the GPU, and PyTorch had cached {text_of_bytes(cached)}. Live tensors "
+            "divide the cached memory into smaller pieces."
         ),
         remedies=expandable,
         notes=tuple(notes),
@@ -452,7 +455,7 @@ def judge_preempted(message: Message) -> TextVerdict:
         )
     return TextVerdict(
         cause=Cause.LIMIT,
-        sentence=f"A limit refused the request, not the GPU's memory size: {asked} would have exceeded "
+        sentence=f"A limit refused the request; the GPU's memory size is not the cause: {asked} would have exceeded "
         "per_process_memory_fraction, so the driver was not called.",
         notes=("give the whole log: the warning before the error has the figures (Preemptively rejecting allocation)",),
     )

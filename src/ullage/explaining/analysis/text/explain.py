@@ -51,7 +51,10 @@ class TextExplanation(Explanation):
     found: FoundMessage
     account: Account | None
     ranks: tuple[RankVerdict, ...] = ()
-    """The cause for each rank that ran out of memory. Empty if only one rank did."""
+    """The cause of the failure for each rank that ran out of memory.
+
+    Empty if only one rank ran out of memory, because the explanation itself then covers that rank.
+    """
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:

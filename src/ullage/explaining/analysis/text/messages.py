@@ -34,9 +34,9 @@ class Messages:
     """The number of failures with the same message as the first one."""
     warnings: int = 0
     ranks: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message to explain for each rank, by the rank's label in the log."""
+    """Maps each rank's label in the log to the error message of that rank that ullage explains."""
     cards: dict[str, FoundMessage] = field(default_factory=dict)
-    """The message to explain for each GPU. Only lines without a rank label count."""
+    """Maps each GPU to the error message that ullage explains for it. Messages with a rank label are not included."""
     killed: FoundMessage | None = None
     """The first message that a process was killed because host memory ran out."""
     rest: Unread = _NOTHING_UNREAD
@@ -138,12 +138,8 @@ class Messages:
 
 
 # Some allocators log an error without a traceback and then raise it. The log then has the message twice, and the
-# traceback is directly before the second one.
+# traceback is directly before the second one. Return the first message with this traceback.
 def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
-    """Return a message with the lines that precede its repetition in the log, if no lines precede the message itself.
-
-    Some allocators write an error to the log when they raise it; the traceback follows later.
-    """
     if first.context or first.frames:
         return first
     return replace(first, context=again.context, place=again.place, statement=again.statement)

@@ -90,6 +90,7 @@ _UNIFIED: Final = TextVerdict(
     ),
 )
 """The verdict on an out-of-memory error on a machine whose GPU shares the memory of the CPU."""
+# PyTorch asks NVML for the processes only after the driver refused a request, so the GPU was out of memory.
 _WITHOUT_NVML: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
@@ -102,16 +103,13 @@ _WITHOUT_NVML: Final = TextVerdict(
         "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
-"""The verdict on a failed NVML query. PyTorch queries NVML for the GPU's processes only if the driver refused a
-request.
-"""
 _VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
 """Pattern for the kernel's line about a killed process, with the host memory that the process held."""
 _LIMITED: Final = {
     "slurm": ("Slurm job", "#SBATCH --mem=..."),
     "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
 }
-"""Names of memory limits below the memory of the machine, and how to raise them, by the wording of the message."""
+"""Maps each scheduler to what it gives a memory limit, such as a job, and to the setting that raises the limit."""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -148,8 +146,9 @@ def _address_space(message: Message) -> TextVerdict:
         return TextVerdict(
             cause=Cause.ADDRESS_SPACE,
             sentence=(
-                f"Memory did not run out, but an address range is too short: {text_of_bytes(message.requested_bytes)} "
-                f"were requested at once, and an expandable segment spans {text_of_bytes(message.reserve_bytes)}."
+                "Memory did not run out, but the address range of an expandable segment is too short: "
+                f"{text_of_bytes(message.requested_bytes)} were requested at once, and the segment spans "
+                f"{text_of_bytes(message.reserve_bytes)}."
             ),
             remedies=(
                 estimate(f"expandable_segments_reserve:{needed}G", "at least the size of the largest single tensor"),

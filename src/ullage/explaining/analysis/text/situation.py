@@ -37,7 +37,7 @@ class FailurePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The phase of a failure, the frame that shows it, and the libraries in the traceback."""
+    """The phase in which a run failed, the stack frame that shows the phase, and the libraries in the traceback."""
 
     phase: FailurePhase
     shown_by: TextFrame | None
@@ -65,7 +65,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PhaseSign:
-    """A sign of a phase: a pattern for the statement, the function or the file of a stack frame."""
+    """Patterns that identify a phase of the run. A stack frame shows the phase if the frame matches all patterns."""
 
     phase: FailurePhase
     statement: re.Pattern[str] | None = None
@@ -75,7 +75,6 @@ class _PhaseSign:
     """A pattern for the source lines that a notebook's traceback shows next to the statement."""
 
     def fits(self, frame: TextFrame) -> bool:
-        """Return whether a stack frame shows the phase: all patterns of the sign must match."""
         texts = (
             (self.statement, frame.statement),
             (self.function, frame.function),

@@ -23,7 +23,7 @@ def default_folder() -> Path:
 
 
 class Cache:
-    """The cached answers of one cuDNN version for one GPU."""
+    """A cache of cuDNN's answers, such as workspace sizes, for one cuDNN version and one GPU."""
 
     def __init__(self, root: Path, *, tag: str, device_json: str) -> None:
         self._folder = root / f"{_FORMAT_VERSION}-{tag}" / hashlib.sha256(device_json.encode()).hexdigest()[:16]

@@ -67,11 +67,11 @@ class Setup:
     """The GPU's compute capability as a number: 86 for 8.6."""
     device_json: str
     cache: str
-    """The folder of cached cuDNN answers. Empty: answers are not cached."""
+    """The folder that caches cuDNN's answers. Empty: answers are not cached."""
 
     @property
     def tag(self) -> str:
-        """The cuDNN version and whether cuDNN can compile kernels. Cached answers are valid for one tag and GPU."""
+        """The name of the cache for a cuDNN version. It ends with "-nvrtc" if cuDNN can compile kernels."""
         return f"{self.version}{'' if self.without_compiler else '-nvrtc'}"
 
     def to_json(self) -> str:
@@ -97,7 +97,7 @@ class Planner:
         self._asked: OrderedDict[str, list[Descriptor]] = OrderedDict()
 
     def answer(self, request: str) -> str:
-        """Return the answer to a request of the emulated cuDNN. This method never raises."""
+        """Return the answer to a query that the emulated cuDNN sends. This method never raises an exception."""
         if (kept := self._cache.get(request) if self._cache else None) is not None:
             return kept
         wanted, _, question = request.partition("\n")

@@ -13,7 +13,10 @@ from typing import Final
 from ullage.gpu.emulator.cudnn.tree import TYPE_BOOLEAN, TYPE_DESCRIPTOR, TYPE_INT64, Node
 
 OLDEST: Final = 90800
-"""The first cuDNN version that can build plans for a described GPU, in the form of `cudnnGetVersion`."""
+"""The number of the oldest cuDNN version that can build plans from a description of a GPU, without the GPU itself.
+
+90800 means version 9.8.0.
+"""
 
 # Kinds, attributes and types as in cudnn_graph.h; those that occur in a query are in `tree`.
 _ENGINE, _CONFIG, _HEURISTICS, _PLAN, _KNOB, _DEVICE = 2, 3, 4, 5, 7, 38
@@ -105,7 +108,7 @@ class Cudnn:
         """Return the cuDNN engines that can run a graph, in cuDNN's order of preference.
 
         Args:
-            question: a query whose last descriptor is an engine heuristics descriptor.
+            question: the graph as a list of cuDNN descriptors. The last one describes the engine heuristics to use.
 
         Raises:
             CudnnError: the graph has no engine, or cuDNN refuses the graph.

@@ -75,7 +75,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The measured workspace sizes of similar graphs, as fractions of the bytes of their tensors."""
+    """The measured workspace sizes of one class of cuDNN graphs, divided by the total bytes of a graph's tensors."""
 
     expected: float
     low: float
@@ -160,11 +160,9 @@ def classes_of(convolution: Convolution, *, capability: int, of_all_engines: boo
 
 
 def attention_classes_of(nodes: tuple[Node, ...], *, capability: int) -> Iterator[Key]:
-    """Yield the table row of an attention graph, or nothing for other graphs.
-
-    An attention graph has two matrix products in the forward pass and five in the backward pass. Without a mask,
-    PyTorch uses cuDNN's single operation for each pass.
-    """
+    """Yield the key of the measured workspace sizes for attention, if the cuDNN graph computes attention."""
+    # Without a mask, PyTorch uses cuDNN's single attention operation for each pass. Otherwise an attention graph has
+    # two matrix products in the forward pass and five in the backward pass.
     whole = next((_WHOLE_ATTENTION[node.kind] for node in nodes if node.kind in _WHOLE_ATTENTION), None)
     if direction := whole or _ATTENTION.get(sum(node.kind == _MATMUL for node in nodes)):
         yield (str(capability), direction, *([ANY] * (len(COLUMNS) - _FIGURE_COLUMNS - 2)))

@@ -137,7 +137,7 @@ class Convolution:
 
 
 def convolution_of(nodes: tuple[Node, ...]) -> Convolution | None:
-    """Return the convolution of a cuDNN graph, or None if there is none or its tensors do not match."""
+    """Return the convolution in a cuDNN graph, or None if the graph contains no valid convolution."""
     for operation in nodes:
         if operation.kind in _DIRECTIONS:
             name, places = _DIRECTIONS[operation.kind]

@@ -66,7 +66,7 @@ _READ_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_uint64)
 
 @cache
 def library() -> ctypes.CDLL:
-    """Load the compiled journal library, or return it if it is already loaded."""
+    """Return the compiled library that records allocations and frees. The first call loads the library."""
     path = Path(__file__).parent / "libullage_journal.so"
     if not path.exists():
         raise EmulationError(
@@ -152,8 +152,9 @@ class _Entry(ctypes.Structure):
 
 
 class RecentBlocks:
-    """Tracks the size of each live block of GPU memory by its address. It calls `forget` for each address that
-    changes.
+    """Tracks the size of each live block of GPU memory by its address.
+
+    It calls `forget` with the address of every block that is allocated or freed.
     """
 
     def __init__(self, forget: Callable[[int | None], None]) -> None:
@@ -171,16 +172,13 @@ class RecentBlocks:
         """
 
     def follow(self) -> None:
-        """Process the journal entries since the last call.
-
-        If entries were lost, `forget(None)` is called, and all blocks are forgotten.
-        """
+        """Process all allocations and frees since the last call. If the buffer has overflowed, forget all blocks."""
         if self._count.value != self._seen:
             with self._lock:
                 self._take_in()
 
     def lose(self) -> None:
-        """Skip all journal entries so far, and forget the blocks that they allocated."""
+        """Skip all allocations and frees so far, and forget all blocks."""
         with self._lock:
             self._was_interrupted = self._is_taking_in
             if not self._is_taking_in:

@@ -54,7 +54,7 @@ class LedgerRow:
 
 
 class HostLedger:
-    """Counts large allocations of host memory. Create it before torch is imported, together with the journal."""
+    """Counts large allocations of host memory. It must be created before torch is imported."""
 
     def __init__(self, library: ctypes.CDLL, stacks: JournalStacks) -> None:
         for name in ("host_bytes", "host_peak_bytes", "host_own_bytes"):
@@ -83,7 +83,7 @@ class HostLedger:
         return int(self._library.host_peak_bytes(int(kind)))
 
     def own_bytes(self) -> int:
-        """Return the host memory that the counting itself uses, in bytes."""
+        """Return the bytes of host memory that ullage uses to count the script's host allocations."""
         return int(self._library.host_own_bytes())
 
     def rows_at_peak(self, kind: HostKind) -> list[LedgerRow]:

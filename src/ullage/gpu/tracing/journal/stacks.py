@@ -121,9 +121,9 @@ class JournalStacks:
         return self._users[node]
 
     def librarys_line(self, node: int) -> Line | None:
-        """Return the innermost library line on a recorded stack that user code has called, or None.
+        """Return the innermost line of a library other than torch on a recorded stack, or None.
 
-        Lines of torch are skipped.
+        The search stops at the first line of user code.
         """
         before_users = takewhile(lambda line: not is_users(line.file), self._lines(node))
         return next((line for line in before_users if is_librarys(line.file)), None)

@@ -15,7 +15,7 @@ from ullage.base.errors import UsageError, quoted
 
 ALL, EVERY_SECOND, FIRST, ONLY = "all", "every_second", "first:", "only:"
 Position = tuple[int, int]
-"""The position of a block: the index of its list, and its index in that list."""
+"""The position of a module among the model's repeated blocks: (index of the module list, index in that list)."""
 # The search compares at most this many selections of blocks. With more, it drops some and may miss the best one.
 _MOST_STATES: Final = 4096
 # Blocks are selected for this many memory targets, from small savings to the largest possible saving.
@@ -55,7 +55,10 @@ def choose_blocks(saved_bytes: Sequence[int], flops: Sequence[int], needed_bytes
 
 
 def choices(saved_bytes: Sequence[int], flops: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the selections of blocks that are worth a run, because they save much memory for little recomputation."""
+    """Return the sets of model blocks to try for activation checkpointing.
+
+    Each set saves much memory for little recomputation.
+    """
     total = sum(size for size in saved_bytes if size > 0)
     if len(set(zip(saved_bytes, flops, strict=True))) == 1:
         return [tuple(range(count)) for count in range(1, len(saved_bytes) + 1)]
@@ -119,7 +122,7 @@ def _shown(lists: Sequence[tuple[str, int]]) -> str:
 
 
 def setting_of(chosen: Sequence[Position], lists: Sequence[tuple[str, int]]) -> str:
-    """Return the shortest setting that selects the given blocks, such as "first:6"."""
+    """Return the shortest text that names the given model blocks, such as "first:6" for the first six blocks."""
     every = [(number, place) for number, (_, count) in enumerate(lists) for place in range(count)]
     chosen = sorted(set(chosen))
     if chosen == every:
@@ -148,7 +151,7 @@ def runs(chosen: Sequence[Position]) -> list[tuple[int, int, int]]:
 
 
 def expression(model: str, setting: str, lists: Sequence[tuple[str, int]]) -> str:
-    """Return a Python expression for the blocks that a setting selects."""
+    """Return a Python expression for the model blocks that a setting names, such as "first:6"."""
     whole = [_path(model, path) for path, _ in lists]
     if setting in (ALL, EVERY_SECOND) or setting.startswith("first:"):
         step = {ALL: "", EVERY_SECOND: "[::2]"}.get(setting, f"[:{setting.removeprefix('first:')}]")

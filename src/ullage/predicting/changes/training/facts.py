@@ -24,7 +24,6 @@ class NamedObject:
     """An expression in the user's code that refers to an object, such as "self.model"."""
 
     name: str
-    """The expression, such as "model" or "self.model"."""
     place: CodePlace
     """The line of the user's code that uses the expression."""
     assigned: CodePlace | None = None
@@ -54,7 +53,7 @@ class BlockList:
     flops_by_block: list[int] = field(default_factory=list)
     """The floating-point operations of each block's forward pass. Empty if they were not counted."""
     has_switch: bool = False
-    """Whether transformers can turn on activation checkpointing for single blocks of this list."""
+    """Whether every block in the list has transformers' own switch for activation checkpointing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +123,12 @@ class LossForm(StrEnum):
     """The way in which a loss is reduced over the batch, such as a mean or a sum."""
 
     MEAN = "mean"
-    """The loss is a mean over the batch items, or over the elements of items of equal size."""
+    """The loss is a mean over the batch items. If all items have equal size, a mean over all elements is the same."""
     COUNTED = "counted"
     """The loss is a mean over the targets that are not ignored."""
     SUM = "sum"
     OTHER = "other"
-    """The loss is computed in any other way, such as a product or a mean over selected elements."""
+    """The loss is neither a sum nor a mean over all batch items. An example is a mean over selected elements."""
     UNSEEN = ""
 
 
@@ -244,7 +243,7 @@ class TrainingFacts:
     """Attributes and container entries that keep memory of the previous step alive at the run's memory peak."""
 
     def with_counts(self, counted: "TrainingFacts") -> "TrainingFacts":
-        """Return a copy of the facts with the floating-point operations that another run counted."""
+        """Return a copy in which the counts of floating-point operations come from another run."""
         model = self.model
         if model is not None and counted.model is not None:
             known = {each.path: each for each in counted.model.block_lists}

@@ -131,7 +131,7 @@ class LossWatch:
 
     def __init__(self) -> None:
         self.ignores_targets = False
-        """Whether a data loader returned a batch with ignored targets."""
+        """Whether a batch contained targets that the loss ignores, such as -100."""
         self._has_hooks = False
         self._batches = 0
 
@@ -152,9 +152,10 @@ class LossWatch:
         return batch
 
     def form(self, roots: Any, items: int | None, *, has_scaler: bool) -> tuple[LossForm, str]:
-        """Return how a loss is reduced over the batch, and by what transformers divides the loss.
+        """Return how a loss is reduced over the batch, and by which number transformers divides the loss.
 
-        The divisor is "counts" (targets), "parts" (batches per step) or an empty text.
+        The second value is "counts" for the number of targets, and "parts" for the number of batches per step. An empty
+        text means that transformers does not divide the loss.
         """
         roots = [roots] if isinstance(roots, torch.Tensor) else list(roots or ())
         if len(roots) != 1:

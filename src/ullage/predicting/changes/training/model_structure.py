@@ -1,4 +1,4 @@
-"""Find the model inside its wrappers, and its repeated blocks, such as the layers of a transformer."""
+"""Find a model inside wrappers such as DDP, and find its repeated blocks, such as transformer layers."""
 
 from collections import Counter
 from collections.abc import Iterator

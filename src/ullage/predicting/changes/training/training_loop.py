@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ullage.predicting.changes.training.facts import TrainingFacts
 
 BeforeForward = Callable[[nn.Module, FrameType | None], None]
-"""A function that takes a module, and the stack frame in the user's code that calls it."""
+"""A function with two arguments: a module that is called, and the stack frame of the user's code that calls the
+module.
+"""
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
 """A function that takes an optimizer and its `step` method, runs the step, and returns the result."""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
@@ -53,7 +55,9 @@ class TrainingLoop:
         self.before_backward: list[Callable[[], None]] = []
         """Functions that are called before each backward pass, except nested ones."""
         self.backward_roots: list[Callable[[Any], Any]] = []
-        """Functions that may replace the tensors that are passed to `torch.autograd.backward`."""
+        """Functions that are called with the tensors of a `torch.autograd.backward` call. They return the tensors to
+        use instead.
+        """
         self.roots: Any = None
         """The tensor on which the script calls backward, or None if unknown."""
         self.after_backward: list[Callable[[], None]] = []

@@ -52,7 +52,9 @@ class AvoidableSearch:
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
-        """Record copies of weights and vocabulary sizes while the script's objects still exist."""
+        """Find copies of the weights, and the vocabulary sizes of embeddings. Call this while the script's objects
+        still exist.
+        """
         self._is_whole = self._values.is_on and not self._observer.graphs.replays
         self._copies = weight_copies(self._observer.trained_parameters())
         embeddings = [one for one in gc.get_objects() if is_of(one, (nn.Embedding,))]

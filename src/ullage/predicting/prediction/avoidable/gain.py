@@ -18,7 +18,9 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeaksWithout:
-    """The memory peaks of a run without some memory blocks. A peak is None if it cannot be computed."""
+    """The memory peaks that a run would have without some avoidable memory blocks. None means that a peak is
+    unknown.
+    """
 
     allocated_bytes: int
     reserved_bytes: int | None

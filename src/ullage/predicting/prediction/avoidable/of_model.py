@@ -1,4 +1,4 @@
-"""Find avoidable logits, attention scores and saved activations of a model."""
+"""Find memory that a model could avoid: logits, attention scores and activations saved for backward."""
 
 import re
 from collections import defaultdict

@@ -1,4 +1,6 @@
-"""Find avoidable temporary tensors of the optimizer and gradients that are not used again."""
+"""Find memory that a training script could avoid: the optimizer's temporary tensors, and gradients after their last
+use.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -121,7 +123,7 @@ def _without_zeros(table: UseTable, moment: PeakMoment) -> Mapping[int, int]:
 
 
 def gradients_beside_copies(moment: PeakMoment, gains: Gains, uses: LastUses) -> list[Avoidable]:
-    """Return the report rows about gradients that stay allocated next to a copy of twice their size."""
+    """Return the report rows about half-precision gradients that stay allocated although FP32 copies of them exist."""
     lives = moment.memory.lives
     alive = moment.unnamed(role=Role.GRADIENTS)
     sizes = moment.memory.requests.bytes_by_index

@@ -24,13 +24,17 @@ _KERNEL: Final = "a kernel"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPasses:
-    """The training passes of a run. Each pass lasts from a forward pass to the next forward pass after a backward
-    pass.
+    """The training passes of a run.
+
+    A training pass begins with a forward pass. It ends at the first forward pass that follows a backward pass.
     """
 
     begins: np.ndarray
     done: np.ndarray
-    """The index of the allocator event at which the pass ended its last backward pass or optimizer step, or -1."""
+    """The allocator event at which the last backward pass or optimizer step of each training pass ended.
+
+    -1 means that the training pass has neither.
+    """
     has_stepped: np.ndarray
     """Whether the training pass has had a backward pass."""
 
@@ -64,7 +68,7 @@ class TrainingPasses:
         return len(self.begins)
 
     def at(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of the training pass for each allocator event. It is 0 before the first pass."""
+        """Return, for each allocator event, how many training passes began before it."""
         return np.searchsorted(self.begins, indices, side="left")
 
 
@@ -82,11 +86,11 @@ class UseTable:
     """The size of the tensor's second-to-last dimension, or 0 if there are fewer than two dimensions."""
     columns: np.ndarray
     item_bytes: np.ndarray
-    """The size of one tensor element in bytes. It is 0 for tensors of integers."""
+    """The size in bytes of one element of a floating-point tensor. The size is recorded as 0 for all other tensors."""
     names: Sequence[str]
 
     def of(self, *names: str) -> np.ndarray:
-        """Return, for each use, whether one of the given operators used the block."""
+        """Return a mask that selects the rows of the table whose operator has one of the given names."""
         wanted = [index for index, name in enumerate(self.names) if name in names]
         return np.isin(self.operator, wanted)
 
@@ -102,7 +106,7 @@ class UseLog:
         self._codes: dict[Any, int] = {}
 
     def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Record that an operator used the tensors among its arguments."""
+        """Record one use of GPU memory for each tensor argument of an operator."""
         code = self._codes.get(operator)
         if code is None:
             code = self._codes[operator] = len(self._names)

@@ -28,13 +28,13 @@ class WeightCopy:
     """A module, dict or list whose untrained tensors have the same shapes as the parameters of a trained model."""
 
     what: str
-    """The type of the object that contains the copy: "a module", "a dict" or "a list"."""
+    """A description of the object that contains the copied weights: "a module", "a dict" or "a list"."""
     addresses: tuple[int, ...]
     holder: BlockHolder | None
 
 
 def weight_copies(trained: Iterable[Tensor]) -> list[WeightCopy]:
-    """Return the second copies of the trained weights in this process.
+    """Return the copies of the trained weights in this process, such as a second model with averaged weights.
 
     Args:
         trained: the parameters of all optimizers.

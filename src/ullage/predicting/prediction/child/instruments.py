@@ -26,7 +26,10 @@ _ENTRIES: Final = 1_200_000  # three entries per block: allocation, free request
 
 
 class AllocatorHistory:
-    """PyTorch's history of allocations and frees. If the script starts a history, it gets this one."""
+    """PyTorch's history of allocations and frees, recorded for ullage.
+
+    Calls of `torch.cuda.memory._record_memory_history` in the script have no effect.
+    """
 
     # An entry without a stack takes a fraction of the time. Frees double the time; older versions of PyTorch always
     # record them.

@@ -32,7 +32,7 @@ class StepsTaken:
         return len(self._times)
 
     def note_step(self) -> None:
-        """Record the reserved bytes and the sent bytes at the end of a training step."""
+        """Record the reserved GPU memory and the bytes sent to other ranks, at the end of a training step."""
         self._times.append(time.perf_counter())
         # torch.cuda.memory_reserved() would sort all statistics of the GPU to return this one number.
         self._reserved_bytes.append(
@@ -44,7 +44,7 @@ class StepsTaken:
         self._sent_bytes.append(library.communicators().sent_bytes)
 
     def forget(self) -> None:
-        """Discard the steps that were counted by backward passes, and count optimizer steps from now on."""
+        """Discard all recorded steps, because they ended with a backward pass instead of an optimizer step."""
         for noted in (self._times, self._sent_bytes, self._reserved_bytes):
             noted.clear()
 

@@ -1,6 +1,7 @@
 """Tell the parent process what the script's main thread is doing if a step takes long.
 
-A thread reads the call stack in C code, because additional Python objects would change when Python collects garbage.
+A thread reads the call stack in C code. Python code would create objects, and thus change the times at which
+Python collects garbage.
 """
 
 import _thread
@@ -37,8 +38,8 @@ class Whereabouts:
     def begin(self, torch: Any) -> None:
         """Start to report what the script's main thread is doing.
 
-        From Python 3.12 on, a fork of a process with several threads prints a warning. The reporting thread then starts
-        only when CUDA is initialised.
+        From Python 3.12 on, Python prints a warning if a process with several threads forks. To avoid the warning, the
+        reporting thread starts only when CUDA is initialised.
         """
         if not self._stacks.are_recorded:
             return

@@ -1,6 +1,7 @@
 """Start the user's command in its own process group, and exit with its exit code or signal.
 
-The arguments are LIFELINE COMMAND... . The kernel kills the process group if the parent process ends.
+The first argument is the descriptor of a pipe that ullage holds open. If ullage ends, the kernel kills the process
+group. The other arguments are the user's command.
 """
 
 import os

@@ -46,38 +46,38 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Avoidable:
-    """Memory at the peak of allocated memory that the script could avoid."""
+    """GPU memory that is in use at the memory peak, and that a change of the script could save."""
 
     kind: AvoidableKind
-    """The kind of the avoidable memory."""
+    """The kind of memory that could be saved."""
     peak_bytes: int
-    """The size of the avoidable memory at the memory peak, in bytes."""
+    """The number of bytes at the memory peak that the script could save."""
     gain_bytes: int | None
-    """The bytes by which the peak of allocated memory falls without this memory, or None if unknown."""
+    """The bytes by which the suggested change lowers the peak of allocated memory, or None if unknown."""
     gain_reserved_bytes: int | None = None
-    """The bytes by which the peak of reserved memory falls without this memory, or None if unknown."""
+    """The bytes by which the suggested change lowers the peak of reserved memory, or None if unknown."""
     blocks: int = 0
-    """The number of avoidable memory blocks at the memory peak."""
+    """The number of memory blocks at the peak that the script could save."""
     names: tuple[str, ...] = ()
-    """The variables that hold the avoidable memory. PyTorch frees it when all of them release it."""
+    """The variables that hold the memory that could be saved. PyTorch frees it when no variable holds it."""
     file: str | None = None
-    """The file of the user's source line that allocated most of the avoidable memory."""
+    """The file of the user's source line that allocated most of the memory that could be saved."""
     line: int | None = None
     function: str | None = None
     """The function that contains the source line of the allocation."""
     module: str = ""
-    """The module whose forward pass allocated the avoidable memory. It is empty if the module is unknown."""
+    """The module whose forward pass allocated the memory that could be saved. It is empty if the module is unknown."""
     hold_file: str | None = None
     """The file of the source line that assigns the variable, or adds the tensor to a container."""
     hold_line: int | None = None
     hold_function: str = ""
-    """The function whose local variables hold the avoidable memory."""
+    """The function whose local variables hold the memory that could be saved."""
     variables: tuple[str, ...] = ()
-    """The local variables that hold the avoidable memory, such as `losses`."""
+    """The local variables that hold the memory that could be saved, such as `losses`."""
     evidence: str = ""
-    """A sentence that says why the script can avoid this memory."""
+    """A sentence that says why the script could use less memory."""
     remedy: str = ""
-    """A sentence that says how to change the source code to avoid this memory."""
+    """A sentence that says how to change the source code so that the script uses less memory."""
 
     @property
     def title(self) -> str:

@@ -99,8 +99,8 @@ class HostRead:
     count: int
     bytes: int
     kind: str
-    """The effect of the values: "shape" (a tensor's size), "branch" (control flow), "number" (an integer), or "float"
-    (no known effect).
+    """The effect that the read values may have on the script: "shape" (the size of a tensor), "branch" (control flow),
+    "number" (an integer), or "float" (no known effect).
     """
     certainty: str
     """The certainty of the values: "known" (as on a real GPU), "assumed" (correct if all numbers are finite), "alike"
@@ -109,7 +109,7 @@ class HostRead:
 
     @property
     def may_decide(self) -> bool:
-        """Whether a tensor size or a branch may depend on the values."""
+        """Whether the values that the script read may decide a tensor size or a branch."""
         return self.kind != "float"
 
 
@@ -126,7 +126,7 @@ class ValuesUse:
     failures: dict[str, str]
     """The operators that ullage could not compute on the CPU, each with its error."""
     routed: int = 0
-    """The number of times that the option `routing` chose the experts of a mixture-of-experts layer."""
+    """The number of times that ullage itself chose the experts of a mixture-of-experts layer, as `--routing` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class Oom:
     limit_bytes: int | None = None
     """The script's own memory limit (`torch.cuda.set_per_process_memory_fraction`) if it caused the error, or None."""
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory in use for each module and each source line of a library."""
+    """The memory in use for each module, and for each source line in library code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,9 +209,10 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The reserved memory if the driver places the allocator's segments at other addresses. Sizes are in bytes.
+    """The possible reserved memory if the driver returns other addresses for the allocator's segments, in bytes.
 
-    Up to torch 2.11, the allocator chooses the lowest address among free blocks of equal size.
+    Segment addresses matter up to torch 2.11: among free blocks of equal size, the allocator takes the one at the
+    lowest address.
     """
 
     driver: str
@@ -219,11 +220,13 @@ class Placement:
     ties: int
     """The number of times that the allocator chose among free blocks of equal size by address."""
     below_bytes: int
-    """The bytes by which reserved memory may be lower with other segment addresses."""
+    """The bytes by which reserved memory may be lower than predicted, if the driver returns other segment addresses."""
     above_bytes: int
-    """The bytes by which reserved memory may be higher with other segment addresses."""
+    """The bytes by which reserved memory may be higher than predicted, if the driver returns other segment
+    addresses.
+    """
     fits_somewhere: bool
-    """Whether the run fits on the GPU with at least one of the compared placements of segments."""
+    """Whether the run fits on the GPU in at least one of the replays with different segment addresses."""
     is_certain: bool
     """Whether a replay with the run's own addresses reproduced its reserved memory. If False, the other fields are
     unknown.
@@ -364,8 +367,9 @@ class Prediction(Answer):
     reads: list[HostRead]
     values: ValuesUse
     draws: list[DrawPeaks] = field(default_factory=list)
-    """The memory peaks with several random seeds, if random values may affect the result. Other fields are for the seed
-    with the highest peak.
+    """The memory peaks with several random seeds, if random values may affect the result.
+
+    The rest of the prediction describes the seed with the highest peak.
     """
     oom: Oom | None
     oom_count: int
@@ -392,7 +396,9 @@ class Prediction(Answer):
     """The reason why the run ended: "steps" (enough steps), "ended" (by itself), "time" (time limit) or "oom"."""
     seconds: dict[str, float]
     processes: list[ProcessPeaks] = field(default_factory=list)
-    """The memory peaks of all processes of a command. Other fields are for the process that used the most memory."""
+    """The memory peaks of all processes of a command. The rest of the prediction describes the process with the highest
+    peak.
+    """
     library_lines: list[LineUse] = field(default_factory=list)
     """The memory at the peak by module and library line. It is filled if one line of the user's code, such as
     `trainer.train()`, leads to most of the memory.
@@ -400,10 +406,13 @@ class Prediction(Answer):
     phases: list[PhaseUse] = field(default_factory=list)
     """The memory peaks of each phase, such as loading, steps and evaluation."""
     bands: list[PhaseBand] = field(default_factory=list)
-    """The position of each phase in the timeline. It is empty if the run has only loading and steps."""
+    """The position of each phase, such as evaluation, in the timeline. The list is empty if the run only loads and
+    trains.
+    """
     runs: list[RunPeaks] = field(default_factory=list)
-    """The memory peaks of the first and the resumed run, if ullage ran both. Other fields are for the run that used
-    more memory.
+    """The memory peaks of the first and the resumed run, if ullage ran both.
+
+    The rest of the prediction describes the run that used more memory.
     """
     host: HostUse | None = None
     """The host memory that the run needs on one node, or None if it was not measured."""
@@ -412,7 +421,9 @@ class Prediction(Answer):
     epoch: EpochUse | None = None
     """The memory use of a whole epoch, or None unless `batches="heaviest"` requests it."""
     avoidable: list[Avoidable] = field(default_factory=list)
-    """The memory that the script could avoid at its peak. It is empty if the user did not request the search."""
+    """The parts of the peak memory that the script could save. The list is empty if the user did not request the
+    search.
+    """
     sent_bytes_per_step: int | None = None
     """The estimated bytes that this rank sends through NCCL per training step, or None without a step.
 

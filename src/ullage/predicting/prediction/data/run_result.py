@@ -56,7 +56,7 @@ class Alive:
     roles: dict[str, int]
     lines: list[LineUse]
     library_lines: list[LineUse] = field(default_factory=list)
-    """The memory in use for each module and each source line of a library."""
+    """The memory in use for each module, and for each source line in library code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Elsewhere:
     low_bytes: int
     high_bytes: int
     fits_somewhere: bool
-    """Whether the run fits on the GPU with at least one of the compared placements of segments."""
+    """Whether the run fits on the GPU in at least one of the replays with different segment addresses."""
     is_certain: bool
     """Whether a replay with the run's own addresses reproduced its reserved memory. If False, the other fields are
     unknown.
@@ -168,7 +168,10 @@ class RunResult(PlainData):
     missed_values: bool = False
     """Whether the script read a tensor value on the CPU after ullage had stopped tracking values."""
     largest_not_asked: int = 0
-    """The size of the largest group of ranks whose values ullage replaced by this rank's own values."""
+    """The number of ranks in the largest process group whose messages ullage did not exchange.
+
+    In such a group, this rank's own values replaced the values of the other ranks.
+    """
     unwritten: dict[str, int] = field(default_factory=dict)
     outside: TakenOutside = TakenOutside(by_library={}, managed_on_card_bytes=0, peak_used_bytes=0)
     lost_entries: int = 0
@@ -207,10 +210,10 @@ class ExitReport(PlainData):
     """Whether the process did not use the GPU."""
 
     def result_with(self, status: int | None) -> RunResult | None:
-        """Return the result of a process with the given exit status, or None if it did nothing and did not fail.
+        """Return the result of the process, or None if the process did not use the GPU and did not fail.
 
         Args:
-            status: None if a signal ended the process, such as an interrupt that is not handled.
+            status: the exit status of the process, or None if a signal ended it.
         """
         outcome = self.result.outcome
         if status == 0:

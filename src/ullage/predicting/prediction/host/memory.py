@@ -35,7 +35,9 @@ class HostPeaks:
     """The peak of pinned host memory, including PyTorch's rounding."""
     pinned_lines: list[HostLine]
     pinned_untouched_bytes: int
-    """The peak of pinned host memory that the script has not written to. It is resident only on a real GPU."""
+    """The peak of the pinned host memory that the script never wrote to. With a real GPU, such memory uses physical
+    memory; in emulation, it does not.
+    """
     tensors_peak_bytes: int
     """The peak of CPU tensors of at least 1 MiB, in bytes. Tensors in shared memory are not included."""
     tensor_lines: list[HostLine]

@@ -42,17 +42,17 @@ class HostMeter:
         self._own_bytes = self.own_bytes()
 
     def follow(self, values: "Values | None", *, history_entries: int) -> None:
-        """Treat tracked tensor values and PyTorch's memory history as memory of ullage.
+        """Exclude ullage's tensor values and PyTorch's memory history from the host memory of the script.
 
         Args:
-            values: the values kept in this process, if any.
-            history_entries: the number of entries in PyTorch's memory history for each allocator event.
+            values: the tensor values that ullage keeps in this process, or None.
+            history_entries: the number of entries that PyTorch's memory history stores for each allocator event.
         """
         self._values, self._history_entries = values, history_entries
 
     @contextmanager
     def own_part(self) -> Iterator[None]:
-        """Treat host memory that is allocated in this context as memory of ullage."""
+        """Exclude host memory that is allocated in this context from the host memory of the script."""
         before = resident().bytes
         yield
         self._parts_bytes += max(0, resident().bytes - before)

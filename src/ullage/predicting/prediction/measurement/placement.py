@@ -19,8 +19,9 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt, program_of
 from ullage.recorded.settings import ALLOCATORS, Tie, semantics_of
 
 ELSEWHERE: Final = ("linux", "windows", "descending")
-"""The ways of placing segments that ullage compares. They included the real reserved memory of all 20 examined runs on
-a T4.
+"""Rules for placing segments in the address space. ullage simulates a run with each rule.
+
+In all 20 examined runs on a T4, the real reserved memory was between the smallest and the largest result.
 """
 
 

@@ -37,7 +37,7 @@ class SeenOom:
     line: Line | None
 
     def outcome(self) -> Outcome:
-        """Return the outcome of a script that handled this error and gave up."""
+        """Return the outcome of a run whose script caught the out-of-memory error and then ended."""
         limit = f" {text_of_bytes(self.limit_bytes)} allowed;" if self.limit_bytes is not None else ""
         text = (
             f"CUDA out of memory. Tried to allocate {text_of_bytes(self.asked_bytes)}. GPU {self.device} has a total "
@@ -92,7 +92,10 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
 
 
 def oom_in(error: BaseException | None) -> BaseException | None:
-    """Return PyTorch's out-of-memory error in an exception, its group or its causes, or None."""
+    """Search an exception for PyTorch's out-of-memory error. Return the error, or None if there is none.
+
+    The search includes the causes of the exception and the members of an exception group.
+    """
     torch: Any = sys.modules.get("torch")  # A script that has not imported torch cannot raise this error.
     kinds: tuple[type, ...] = (torch.cuda.OutOfMemoryError,) if hasattr(torch, "cuda") else ()
     seen: set[int] = set()

@@ -277,7 +277,7 @@ class Observer:
         return result
 
     def end_backward_step(self) -> None:
-        """End the training step after its backward pass, unless an optimizer counts the steps."""
+        """End the training step after a backward pass if the script has no optimizer."""
         if self._has_passed_back and not self.has_optimizer:
             self._has_passed_back = False
             self._end_step()

@@ -21,9 +21,10 @@ _NEVER: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A record that memory at `address` had an owner. `index` is the number of allocator events at that time."""
+    """A record of the role of the memory at an address, such as parameter or gradient."""
 
     index: int
+    """The number of allocator events before this record."""
     address: int
     role: Role
 
@@ -59,7 +60,7 @@ class Lives:
 
 
 def lives_of(entries: Entries) -> Lives:
-    """Find the free of each allocated memory block."""
+    """Find when each memory block was allocated and freed."""
     born = np.flatnonzero(entries["kind"] == EntryKind.ALLOC)
     died = np.full(len(born), _NEVER, np.int64)
     open_blocks: dict[tuple[int, int], int] = {}
@@ -122,11 +123,14 @@ def blocks_at(moment: int, lives: Lives, roles: list[Role], *, device: int) -> l
 
 
 def bytes_by_role(blocks: Iterable[Block], requested_bytes: Mapping[int, int]) -> dict[Role, int]:
-    """Return the total size of live blocks per role. Bytes that the allocator adds by rounding are a separate role.
+    """Return the total size of live blocks for each role, such as parameter or gradient.
+
+    Bytes that the allocator adds by rounding are counted as a separate role.
 
     Args:
         blocks: live blocks.
-        requested_bytes: the requested bytes by block index; a block that is missing counts as not rounded.
+        requested_bytes: maps the index of a block to the size that the script requested. A block without an entry
+            was not rounded.
     """
     sums = dict.fromkeys(Role, 0)
     for block in blocks:

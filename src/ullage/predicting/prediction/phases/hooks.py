@@ -1,6 +1,7 @@
 """Record when a script saves, loads, evaluates or generates, and when it calls modules.
 
-The record stores numbers in arrays, because additional Python objects would change when Python collects garbage.
+The record stores numbers in arrays and creates no other Python objects. More objects would trigger Python's garbage
+collection at other times than in a run without ullage.
 """
 
 import functools
@@ -172,9 +173,7 @@ class PhaseHooks:
     # ---- reading the notes
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
-        """Return the recorded calls. The arguments are the numbers of allocator events at backward passes and step
-        ends.
-        """
+        """Return all recorded calls, together with the given starts of backward passes and ends of optimizer steps."""
         return Marks(
             forwards=Forwards(
                 begins=tuple(self._forward_begins),

@@ -271,7 +271,10 @@ def _borders(entries: Entries) -> np.ndarray:
 
 
 def base_spans(marks: Marks, named: Iterable[Span], ran_out_at: int | None) -> list[Span]:
-    """Return the beginning and the end of loading, the first step and the later steps, without other phases."""
+    """Split a run into loading, the first training step and the later steps. Return the time spans of all three.
+
+    Time spans of other phases, such as evaluation, are cut out.
+    """
     begins = _passes(marks, _evaluating(marks))
     ends = list(marks.step_ends)
     if ran_out_at is not None and (begins or ends) and (not ends or ran_out_at > ends[-1]):

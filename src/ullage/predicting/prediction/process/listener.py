@@ -78,10 +78,10 @@ class _Voice:
     process: int
     """The ID of the process that sends the messages."""
     owner: socket.socket | None = None
-    """The connection to a process of a command, or None if ullage runs a script."""
+    """The socket that connects ullage to a process of the user's command. None if ullage runs a script directly."""
     pending: bytes = b""
     exiting: ExitReport | None = None
-    """The report from the exit of the process. Its exit status follows later."""
+    """The report that the process sent before its exit. The process sends its exit status in a later message."""
     watch: HostWatch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Listener:
     output: str = ""
     """The end of the output of the script or command."""
     reports: list[ChildReport] = field(default_factory=list)
-    """The reports of all processes that have sent their last message, in this order."""
+    """The reports of all processes that have sent their last message, in the order of these messages."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
@@ -127,7 +127,7 @@ class Listener:
     _decoder: Any = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace"))
 
     def hear(self, descriptor: int, report: ChildReport, process: int, owner: socket.socket | None = None) -> None:
-        """Receive messages from a process through a file descriptor, and add them to its report."""
+        """Start to receive messages from a process through a file descriptor, and store their content in `report`."""
         self._voices[descriptor] = _Voice(descriptor, report, process, owner)
         self._selector.register(descriptor, selectors.EVENT_READ)
 

@@ -81,7 +81,7 @@ class Exchange:
         self._is_closed = False
         self._threads: list[threading.Thread] = []
         self.refusal: str | None = None
-        """The reason why ullage did not run a rank whose message was needed, or None."""
+        """The reason why ullage did not run a rank from which another rank needed a message, or None."""
         self._room = room or HostRoom()
         # These processes have not connected yet.
         self._coming: set[tuple[str, int]] = set()

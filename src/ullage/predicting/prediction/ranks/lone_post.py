@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 LARGEST_TEAM: Final = 8
-"""The largest group in which ullage runs all ranks to collect their values. Most machines have this number of GPUs."""
+"""The number of ranks in the largest process group for which ullage runs every rank. Most machines have up to 8
+GPUs.
+"""
 
 
 @dataclass(slots=True)
@@ -24,9 +26,9 @@ class LonePost:
     helps: bool
     """Whether this rank runs only to send messages to other ranks."""
     note: Callable[..., None]
-    """A function that is called before and after this rank waits for a message.
+    """A function to call before and after this rank waits for a message.
 
-    Its arguments are "waits" and the rank that sends the message before the wait, and "goes on" after it.
+    Before the wait, its arguments are "waits" and the rank of the sender. After the wait, its argument is "goes on".
     """
     largest_team: int = 0
     """The largest group in which ullage runs all ranks to get their values for a collective."""

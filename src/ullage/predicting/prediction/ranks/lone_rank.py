@@ -143,7 +143,9 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A store of torch.distributed in which all other ranks seem to have set their keys and counters."""
+        """A torch.distributed store that simulates the other ranks. No rank waits, because every key seems to be set
+        already.
+        """
 
         def __init__(self) -> None:
             super().__init__()
@@ -168,10 +170,9 @@ def _store_type() -> type:
                 self.set(key, desired)
             return self._values.get(key, expected.encode())
 
+        # NCCL's watchdog calls this to find out whether a rank has failed.
         def check(self, keys: list[str]) -> bool:
-            return all(
-                key in self._values for key in keys
-            )  # NCCL's watchdog calls this to find out whether a rank has failed.
+            return all(key in self._values for key in keys)
 
         def wait(self, keys: list[str], timeout: Any = None) -> None:
             return None

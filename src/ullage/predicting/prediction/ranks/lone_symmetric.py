@@ -72,4 +72,4 @@ class LoneSymmetricMemory:
         """Do nothing, because no other rank waits for the signal."""
 
     def wait_signal(self, src_rank: int, channel: int = 0, timeout_ms: int = 0) -> None:
-        """Do nothing, because no other rank sends the signal."""
+        """Return without waiting, because no other rank is running that could send a signal."""

@@ -1,4 +1,4 @@
-"""Track the processes that run ranks, and whether the host has memory for another one."""
+"""Track the processes that run ranks. Check whether the host has enough memory for one more process."""
 
 import os
 import socket
@@ -62,11 +62,11 @@ class HostRoom:
         self._processes: Counter[int] = Counter()
 
     def come(self, process: int) -> None:
-        """Add a connection of a process. A process may connect more than once."""
+        """Count a new connection of a rank's process to ullage. A process may connect more than once."""
         self._processes[process] += 1
 
     def go(self, process: int) -> None:
-        """Remove a connection of a process."""
+        """Count a closed connection of a rank's process to ullage."""
         self._processes -= Counter([process])
 
     def has_room(self, coming: int) -> bool:

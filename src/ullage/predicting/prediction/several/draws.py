@@ -167,9 +167,9 @@ def _later(request: Request) -> ValuesMode:
 
 
 def together(runs: list[Prediction]) -> Prediction:
-    """Combine the predictions for several seeds. The figures are from the run with the most memory.
+    """Combine the predictions for several seeds into one. The figures are those of the run with the most memory.
 
-    The range contains the peak of another run in 95 of 100 cases.
+    The peak memory of a run with another seed is within `interval_bytes` in 95 of 100 cases.
     """
     fullest = max(runs, key=lambda each: (each.verdict is Verdict.DOES_NOT_FIT, each.interval_bytes[1]))
     low = math.floor(interval_of_peaks([each.interval_bytes[0] for each in runs])[0])

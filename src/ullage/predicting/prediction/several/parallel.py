@@ -29,7 +29,7 @@ class ParallelRuns:
         return at_once(lambda asked: self._run(*asked), zip(requests, labels, strict=True), self._cancelled)
 
     def known(self, request: Request) -> Prediction | None:
-        """Return the prediction of a request that has already run successfully, or None."""
+        """Return the stored prediction for a run, or None if the run has not finished or has failed."""
         return self._known.get(repr(request))
 
     def _run(self, request: Request, label: str) -> Prediction | UllageError:

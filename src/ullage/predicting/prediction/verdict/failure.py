@@ -61,8 +61,9 @@ def result_of(request: Request, told: ChildReport) -> RunResult:
 
 
 def lacks_others(request: Request, result: RunResult) -> bool:
-    """Return whether a rank may have failed without the values of other ranks, and whether ullage could run those
-    ranks.
+    """Return whether a failed script may succeed if ullage runs all ranks together.
+
+    In the failed run, ullage ran each rank without the others. At most `LARGEST_TEAM` ranks can run together.
     """
     may_ask = request.has_lone_ranks and not request.asks_all and not result.outcome.is_of_system
     return may_ask and result.outcome.type not in _OF_THE_SCRIPT and 1 < result.largest_not_asked <= LARGEST_TEAM
@@ -152,9 +153,10 @@ def _said(told: ChildReport) -> str:
 
 
 def missing_tool(error: str) -> str | None:
-    """Return what Triton misses on this machine and how to fix it, or None if an error has another cause.
+    """Return which tool Triton did not find on this machine, and how to install the tool.
 
-    Triton builds C code on the machine that launches its kernels, also for an emulated GPU.
+    Return None if the error has another cause. Triton needs a C compiler even for an emulated GPU, because it compiles
+    C code to launch kernels.
     """
     if "Failed to find C compiler" in error:
         return f"{_TRITON} no C compiler; install gcc, or name a compiler in CC, {_WITHOUT_IT}"

@@ -92,7 +92,10 @@ def _judgement_of_run(request: Request, result: RunResult, measured: Measured, u
 
 
 def with_epoch(result: RunResult) -> RunResult:
-    """Return the measured memory with the reserved memory of the epoch, if an epoch was predicted."""
+    """Return a copy of a result in which the peak of reserved memory is the peak of a whole epoch.
+
+    Return the result unchanged if no epoch was predicted.
+    """
     measured, epoch = result.measured, result.epoch
     if measured is None or epoch is None or not epoch.batches or not epoch.is_foreseen:
         return result

@@ -41,8 +41,9 @@ def reason_of_unknown(reads: Sequence[HostRead]) -> str:
 
 
 def lacking_bytes(request: Request, at_oom: AtOom | None) -> int:
-    """Return the number of bytes that were missing when memory ran out. Without details, return the total memory of the
-    GPU.
+    """Return how many more bytes the run needed when it ran out of memory.
+
+    If the state of the allocator at that time is unknown, return the total memory of the GPU.
     """
     if at_oom is None:
         return request.total_bytes

@@ -73,7 +73,10 @@ def doubt_of(cudnn: CudnnUse, guesses: Sequence[Guess]) -> tuple[int, int]:
 
 
 def spare_of(measured: Measured) -> int:
-    """Return an upper bound of the workspace bytes that a real GPU would not have needed when memory ran out."""
+    """Return by how many bytes ullage may have overestimated the library workspaces when memory ran out.
+
+    The return value is an upper bound.
+    """
     figures = (figures for kind, figures in measured.guesses.items() if kind in _KEPT)
     return sum(figure.below_bytes + figure.expected_below_bytes for figure in figures)
 
@@ -99,7 +102,10 @@ def less_or_more(below_bytes: int, above_bytes: int) -> str:
 
 
 def notes_of(cudnn: CudnnUse, torch: TorchBuild) -> list[str]:
-    """Return notes about workspace sizes that cuDNN itself did not give, or about another cuDNN version."""
+    """Return notes for a report about uncertain cuDNN workspace sizes.
+
+    A size is uncertain if ullage could not query cuDNN, or queried another cuDNN version than PyTorch requires.
+    """
     notes = []
     if "cudnn" in cudnn.problems and torch.planning and cudnn.version // _PATCH != torch.cudnn // _PATCH:
         asked, wanted = (f"{number // 10000}.{number // 100 % 100}" for number in (cudnn.version, torch.cudnn))

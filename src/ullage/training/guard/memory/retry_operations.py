@@ -94,7 +94,10 @@ class RetryingMode(TorchFunctionMode):
         return id(tensor) in self._on_host and tensor.device.type == "cpu"
 
     def has_written_singly(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Return whether an operation on a single tensor, not on a list, has written any of these tensors."""
+        """Return whether a single-tensor operation has written to one of the given tensors.
+
+        Operations on lists of tensors, such as `_foreach_add_`, do not count.
+        """
         return not self._written_singly.isdisjoint(map(id, tensors))
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:

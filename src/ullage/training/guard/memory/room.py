@@ -35,10 +35,10 @@ class Room:
         return not self._backends
 
     def collect(self) -> None:
-        """Free tensors in reference cycles, and tensors that autograd's threads or other streams still hold.
+        """Free memory of tensors that are no longer needed but still referenced.
 
-        After a failed backward, autograd's threads keep tensors alive until they run another backward. So this method
-        runs a small backward.
+        Such tensors are in reference cycles, or are held by autograd's threads or other streams. After a failed
+        backward, autograd's threads hold tensors until their next backward. So this method runs a small backward first.
         """
         for leaf, gradient in self._graphs:
             torch.autograd.grad(leaf, leaf, gradient)

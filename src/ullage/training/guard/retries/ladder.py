@@ -49,8 +49,9 @@ class Ladder:
     forecast: Forecast
     backward: Callable[[torch.Tensor], Any]
     is_splittable: bool | None
-    """The user's choice whether batches may be split. If it is None, the guard tests whether the losses of the parts
-    sum up.
+    """Whether the user allows the guard to split a batch.
+
+    None means that the guard itself tests whether the losses of the parts add up to the loss of the whole batch.
     """
     may_offload: bool
     log_event: Callable[[Event], None]
@@ -190,8 +191,8 @@ class Climb:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
                 if part.share is not None:
                     error.add_note(
-                        f"The error was raised for {part.items} of the {self.form.items} items of a batch that was "
-                        "split because the whole batch does not fit."
+                        "The whole batch does not fit in memory, so the guard split it. The error was raised in a part "
+                        f"with {part.items} of the {self.form.items} items."
                     )
                 raise
             return None, error
@@ -326,8 +327,8 @@ class Climb:
             is_dropped = self._drop_what_is_done(self._pending[0].finished)
         if is_dropped:
             failure.add_note(
-                "Some gradients that earlier calls with update=False had accumulated are now None, because parts of "
-                "this batch had already been added to them."
+                "Some gradients that earlier calls with update=False had accumulated are lost. The failed call had "
+                "already changed these gradients, so the guard set them to None."
             )
         if self._why_whole is not None:
             advice = (

@@ -19,7 +19,7 @@ _SHAPES: Final = 4096
 
 
 class Rung(StrEnum):
-    """The actions of a guard after an out-of-memory error, in this order."""
+    """The actions of the guard after an out-of-memory error, in the order in which the guard tries them."""
 
     AGAIN = "again"
     EMPTY_CACHE = "empty_cache"
@@ -85,7 +85,7 @@ class Plans:
         self._shapes: OrderedDict[Shape, _ShapeMemory] = OrderedDict()
 
     def plan_for(self, shape: Shape) -> BatchPlan | None:
-        """Return how to run batches of this shape. None if no such batch was run before."""
+        """Return the number of parts and the memory-saving methods for batches of this shape. None for a new shape."""
         memory = self._shapes.get(shape)
         if memory is None:
             return None
@@ -101,7 +101,7 @@ class Plans:
         return memory is not None and memory.trying is not None
 
     def succeeded(self, shape: Shape, plan: BatchPlan) -> None:
-        """Record that a batch of this shape fitted when it was run in this way."""
+        """Record that a batch of this shape fitted in memory with the given plan."""
         memory = self._shapes.get(shape)
         plan = PLAIN if plan.is_plain else plan
         if memory is None:

@@ -127,9 +127,12 @@ _ATOMS: Final = (
 
 
 def why_whole(batch: Any, *, is_vouched: bool = False) -> str | None:
-    """Describe an object in the batch that cannot be split into items. Return None if there is none.
+    """Describe the first object in the batch that the guard cannot split into items. Return None if it can split all.
 
-    `is_vouched` is the user's `splittable=True`. Then other objects than containers are allowed.
+    Args:
+        batch: the user's batch.
+        is_vouched: whether the user passed `splittable=True`. If so, objects of unknown types are allowed, except
+            sequences, mappings and NumPy arrays.
     """
     if isinstance(batch, torch.Tensor):
         return _odd(batch)
@@ -259,9 +262,11 @@ class BatchPart:
     start: int = 0
     items: int | None
     share: float | None = None
-    """The factor by which the loss of this part is multiplied. None for the whole batch."""
+    """The factor by which the guard multiplies the loss of this part of the batch. None means that the batch is
+    whole.
+    """
     finished: frozenset[tuple[int, int]] = frozenset()
-    """The additions to gradients that a failed attempt has already made for this part."""
+    """The gradients that a failed attempt has already accumulated for this part of the batch."""
 
 
 @dataclass(slots=True)
@@ -286,7 +291,7 @@ class Cutter:
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
-        """Return the shapes and sizes of these tensors, and a `BatchPart` for the whole batch."""
+        """Return the shapes and sizes of the tensors in a batch, and a description of the whole, unsplit batch."""
         known = self._forms.get(shape_of(tensors))
         if known is not None:
             return known

@@ -13,7 +13,7 @@ BatchNorm = Literal["freeze", "allow"]
 
 
 class BatchNorms:
-    """The BatchNorm modules of a model. `batchnorm` is the user's choice for split batches."""
+    """The BatchNorm modules of a model. The user's argument `batchnorm` decides how they work if a batch is split."""
 
     def __init__(self, modules: Sequence[nn.Module], choice: BatchNorm | None) -> None:
         self._choice = choice

@@ -13,7 +13,10 @@ _PROBABILITIES: Final = ("dropout_p", "dropout", "p")
 
 
 class Settled(TorchDispatchMode):
-    """A dispatch mode that replaces random numbers with fixed values. It also records the least precise dtype."""
+    """A dispatch mode in which random operations return fixed values.
+
+    The mode also records the least precise floating-point dtype among all operator results.
+    """
 
     supports_higher_order_operators = True
 

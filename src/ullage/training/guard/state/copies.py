@@ -22,7 +22,7 @@ _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 class WatchedTensors:
-    """Tensors with their version counters. Some of the tensors are copied."""
+    """A record of tensors that detects later writes to them, by version counters or by copies."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[str, torch.Tensor]] = []
@@ -68,11 +68,11 @@ class Copies(WatchedTensors):
     """A record of tensors, with copies of the small ones and of those that have changed before."""
 
     def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
-        """Create an empty list of tensors.
+        """Create an empty record of tensors.
 
         Args:
-            changing: the names of large tensors that have changed before. New names are added to this set.
-            is_copying: whether small tensors (up to `SMALL_BYTES`) and tensors that change are copied.
+            changing: the names of tensors that have changed before. The record adds the names of tensors that change.
+            is_copying: whether the record copies small tensors (up to `SMALL_BYTES`) and the tensors in `changing`.
         """
         super().__init__()
         self._changing = set[str]() if changing is None else changing

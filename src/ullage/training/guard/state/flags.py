@@ -1,6 +1,6 @@
-"""Records and restores settings that a loss function may change, such as `requires_grad` and autocast.
+"""Records and restores settings that a loss function may change.
 
-They also include the training mode, process-wide settings of PyTorch, and module hooks.
+Examples are `requires_grad`, autocast, the training mode, process-wide settings of PyTorch, and module hooks.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -76,7 +76,9 @@ class Rewind:
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
-        """Set the loss function and the batch of the next attempts. The batch is None if it contains only tensors."""
+        """Set the loss function and the batch that the guard runs next. Pass None for a batch that contains only
+        tensors.
+        """
         self._subject = function, batch
         self._suspects = []
 
@@ -187,7 +189,7 @@ class Rewind:
 
     @property
     def is_comparing(self) -> bool:
-        """Whether the next call of `check` or `commit` compares tensors, which may run out of memory."""
+        """Whether the guard is about to check tensors for changes. The check may run out of memory."""
         return bool(self._suspects) or self._written.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
@@ -278,10 +280,10 @@ class Rewind:
 
     @contextmanager
     def without(self, finished: Additions) -> Iterator[None]:
-        """Inside this context, skip additions to gradients that a failed attempt has already made.
+        """Inside this context, skip gradient contributions that a failed attempt has already accumulated.
 
         Raises:
-            RuntimeError: a gradient was added to, but fewer times than the failed attempt had added to it.
+            RuntimeError: a gradient received fewer contributions than in the failed attempt.
         """
         if not finished:
             yield

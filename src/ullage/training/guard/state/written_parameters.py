@@ -23,7 +23,7 @@ from ullage.training.guard.state.copies import (
 
 
 class WrittenParameters(WatchedTensors):
-    """A record of a model's parameters. Those that forward writes are copied."""
+    """A record of a model's parameters. It has copies of the parameters to which the forward pass writes."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], trained: Collection[int]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class WrittenParameters(WatchedTensors):
         self._lazy = {number for number, one in enumerate(self._parameters) if is_lazy(one)}
 
     def record(self) -> None:
-        """Record the version counters of the parameters, and copy those that forward writes."""
+        """Record the version counters of all parameters. Copy the parameters to which the forward pass writes."""
         self._unmade = {number for number in self._lazy if is_lazy(self._parameters[number])} if self._lazy else set()
         self._versions = versions_of(self._parameters)
         if self.is_first and not self._copies and not self._digests:
@@ -90,7 +90,7 @@ class WrittenParameters(WatchedTensors):
             self._written.append(number)
 
     def learn(self, name: str) -> None:
-        """Copy the parameter with this name from now on."""
+        """Include the parameter with this name in the copies of all later `record()` calls."""
         names = [one for one, _ in self._tensors]
         if name in names:
             self._learn(names.index(name))
@@ -118,7 +118,7 @@ def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
 
 
 def names_of(modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
-    """Return the parameters of these modules and their names for error messages."""
+    """Return the parameters, each with a name for error messages. The names come from the given modules."""
     names: dict[int, Any] = {}
     for module in modules:
         for name, parameter in module.named_parameters():

@@ -26,7 +26,7 @@ TRITON_DRIVER: Final = TextVerdict(
 RMM: Final = TextVerdict(
     cause=Cause.TRULY_FULL,
     sentence=(
-        "The GPU's memory ran out for RAPIDS (RMM), not the host's, although the error is called MemoryError; the "
+        "RAPIDS (RMM) ran out of GPU memory. The error is called MemoryError, but host memory did not run out. The "
         "message has no figures."
     ),
     remedies=(

@@ -124,7 +124,7 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
-            f"TensorRT's builder had no algorithm left for a layer: each one needs more GPU memory{asked} than was "
+            f"TensorRT's builder found no algorithm for a layer: every algorithm needs more GPU memory{asked} than was "
             "free."
         ),
         remedies=(

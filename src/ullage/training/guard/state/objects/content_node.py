@@ -25,7 +25,7 @@ class ContentNode:
     """A record of the state of one Python object."""
 
     always_counts = False
-    """Whether a change counts even if only numbers have changed."""
+    """Whether the guard restores the object even if only numbers in it have changed."""
     is_only_told = False
     """Whether a change of this object is only reported, and raises no error."""
 
@@ -56,7 +56,9 @@ class ContentNode:
         return [self.value]
 
     def has_new_numbers_only(self) -> bool:
-        """Return whether only numbers and strings have changed since the object was recorded."""
+        """Return whether everything that was added to or removed from this object is a plain value, such as a
+        number.
+        """
         return all(isinstance(one, ATOMS) for one in self.other())
 
     def children(self) -> Iterator[tuple[str, Any]]:
@@ -197,7 +199,7 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a container whose class is user code."""
+    """Yield the attributes of a container, such as a list. Only containers of user-defined classes have attributes."""
     if attributes := getattr(container, "__dict__", None):
         yield f"{path}.__dict__", attributes
 

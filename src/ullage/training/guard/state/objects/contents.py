@@ -198,8 +198,8 @@ class Contents:
         return [name for node in self._other_nodes() for name in node.names()] + self.tensors.changed()
 
     def left_alone(self) -> list[str]:
-        """Return the names of objects in which only numbers and strings have changed, which does not count as a
-        change.
+        """Return the names of objects that the guard does not restore, because only numbers and strings in them
+        differ.
         """
         if self._are_numbers_kept:
             return []
@@ -209,7 +209,7 @@ class Contents:
         ]
 
     def only_told(self) -> list[str]:
-        """Return the names of `functools` caches with new entries, which are not removed."""
+        """Return the names of `functools` caches that have new entries. The guard does not remove these entries."""
         return [node.path for node in self.nodes if node.is_only_told and not node.is_same()]
 
     def _other_nodes(self) -> "list[ContentNode]":
