@@ -143,9 +143,7 @@ def _store_type() -> type:
     from torch._C._distributed_c10d import Store
 
     class LoneStore(Store):
-        """A torch.distributed store that simulates the other ranks. No rank waits, because every key seems to be set
-        already.
-        """
+        """A torch.distributed store that simulates the other ranks: every key seems to be set already."""
 
         def __init__(self) -> None:
             super().__init__()
