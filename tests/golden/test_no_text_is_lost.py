@@ -29,6 +29,7 @@ from ullage.explaining.analysis.text.explain import explain_text
 from ullage.recorded.snapshot.snapshot import load_snapshot
 from ullage.report.report import (
     Curve,
+    LabeledText,
     Meter,
     Quote,
     Remarks,
@@ -172,6 +173,7 @@ SECTIONS = st.one_of(
         parts=PARTS.map(tuple),
         within=st.lists(st.builds(Within, label=words(), text=words()), max_size=3).map(tuple),
         rest_label=words(),
+        is_compact=st.booleans(),
     ),
     st.builds(
         Shares,
@@ -189,6 +191,7 @@ SECTIONS = st.one_of(
         remark=words(),
     ),
     st.builds(Quote, title=words(), text=words(), place=words()),
+    st.builds(LabeledText, label=words(), text=words(), remark=words()),
     st.builds(Remarks, title=words(), items=st.lists(words(), max_size=4).map(tuple)),
 )
 

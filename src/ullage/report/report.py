@@ -56,6 +56,8 @@ class Meter:
     parts: tuple[SizedPart, ...]
     within: tuple[Within, ...] = ()
     rest_label: str = ""
+    is_compact: bool = False
+    """Whether a short report shows the bar without its title, and the parts next to each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,15 @@ class Quote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LabeledText:
+    """A short text after a label, such as "Try first: ...", with an optional remark below it."""
+
+    label: str
+    text: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remarks:
     """A list of short sentences under a title."""
 
@@ -136,7 +147,7 @@ class Table:
     """Whether short texts may wrap on a narrow terminal. Tables that are still too wide are shown as lists."""
 
 
-Section = Meter | Shares | Curve | Quote | Remarks | Table
+Section = Meter | Shares | Curve | Quote | LabeledText | Remarks | Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

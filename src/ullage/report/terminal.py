@@ -12,7 +12,19 @@ from rich.text import Text
 from ullage.base.secrets import SourceCode, hidden_data
 from ullage.base.units import text_of_bytes
 from ullage.report.columns import Column, in_columns
-from ullage.report.report import Curve, Meter, Quote, Remarks, Report, Section, Shares, SizedPart, Table, Tone
+from ullage.report.report import (
+    Curve,
+    LabeledText,
+    Meter,
+    Quote,
+    Remarks,
+    Report,
+    Section,
+    Shares,
+    SizedPart,
+    Table,
+    Tone,
+)
 
 _STYLE_OF_TONE: Final = {
     Tone.GOOD: "bold white on dark_green",
@@ -75,8 +87,11 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
     console.print(Text.assemble(head, "  ", (report.subject, "bold")), soft_wrap=True)
     for line in report.sentence.splitlines():
         console.print(Text(line), soft_wrap=line.startswith("  "))  # indented text is meant to be pasted
+    last: Section | None = None
     for section in sections:
-        console.print()
+        if not isinstance(section, LabeledText) or not isinstance(last, LabeledText):
+            console.print()
+        last = section
         is_to_paste = isinstance(section, Quote) and section.is_to_paste
         console.print(_section(section, console.width, is_whole=is_whole), soft_wrap=is_to_paste)
     if report.more and not is_whole:
@@ -111,7 +126,7 @@ def without_control_characters(thing: Any) -> Any:
 def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
     match section:
         case Meter():
-            return _meter(section, width)
+            return _meter(section, width, is_whole=is_whole)
         case Shares():
             return _shares(section, width)
         case Curve():
@@ -120,6 +135,8 @@ def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:
             return _quote(section)
         case Table():
             return _table(section, width, is_whole=is_whole)
+        case LabeledText():
+            return _labeled(section)
         case Remarks():
             lines = [Text(f"- {item}") for item in section.items]
             return Group(Text(section.title, style="bold underline"), *(Padding(line, (0, 0, 0, 2)) for line in lines))
@@ -131,6 +148,11 @@ def _quote(quote: Quote) -> RenderableType:
         return Group(title, Text(quote.text))
     body = Group(Text(quote.place, style="bold"), Text(quote.text)) if quote.place else Text(quote.text)
     return Group(title, Padding(body, (0, 0, 0, 2)))
+
+
+def _labeled(line: LabeledText) -> RenderableType:
+    text = Text.assemble((f"{line.label}: ", "bold"), line.text)
+    return Group(text, Padding(Text(line.remark, style="dim"), (0, 0, 0, 2))) if line.remark else text
 
 
 def _table(table: Table, width: int, *, is_whole: bool) -> RenderableType:
@@ -182,7 +204,7 @@ def _is_numeric(table: Table, number: int) -> bool:
     return all(row.cells[number][:1] in "0123456789+->" for row in table.rows)
 
 
-def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
+def _meter(meter: Meter, width_of_terminal: int, *, is_whole: bool) -> RenderableType:
     width = min(_METER_WIDTH, width_of_terminal - 4)
     whole = max(meter.total_bytes, sum(part.size_bytes for part in meter.parts), 1)
     bar = Text("  ")
@@ -193,6 +215,8 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
         bar.append("█" * cells, style=_PALETTE[number % len(_PALETTE)])
         filled += cells
     bar.append("░" * (width - filled), style="dim")
+    if meter.is_compact and not is_whole:
+        return Group(bar, Padding(_compact_legend(meter, width_of_terminal - _INDENT), (0, 0, 0, _INDENT)))
     rows = [
         (
             Text("■", style=_PALETTE[number % len(_PALETTE)]),
@@ -209,6 +233,25 @@ def _meter(meter: Meter, width_of_terminal: int) -> RenderableType:
         rows.append((Text("░", style="dim"), Text(meter.rest_label), size, Text()))
     rows.append((Text(), Text(meter.total_label), Text(text_of_bytes(meter.total_bytes)), Text()))
     return Group(Text(meter.title, style="bold underline"), bar, _legend(rows, width_of_terminal, right=(2,)))
+
+
+def _compact_legend(meter: Meter, width: int) -> RenderableType:
+    """Return the parts of a bar next to each other, in as few lines as they fit."""
+    parts = [
+        Text.assemble(("■ ", _PALETTE[number % len(_PALETTE)]), f"{part.label} {text_of_bytes(part.size_bytes)}")
+        for number, part in enumerate(meter.parts)
+    ]
+    if meter.rest_label:
+        rest = meter.total_bytes - sum(part.size_bytes for part in meter.parts)
+        parts.append(Text.assemble(("░ ", "dim"), f"{meter.rest_label} {text_of_bytes(rest)}"))
+    parts.append(Text(f"{meter.total_label} {text_of_bytes(meter.total_bytes)}"))
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if lines[-1].cell_len + 2 + part.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "  ", part)
+        else:
+            lines.append(part)
+    return Group(*lines)
 
 
 def _legend(rows: Sequence[Sequence[Text]], width: int, *, right: Sequence[int]) -> RenderableType:

@@ -128,17 +128,17 @@ CASES: dict[str, tuple[str, Cause, str]] = {
         'Traceback (most recent call last):\n  File "/p/t.py", line 3, in <module>\n    x = torch.empty(9, '
         "pin_memory=True)\n"
         "torch.AcceleratorError: CUDA error: out of memory\n",
-        Cause.DISGUISED,
+        Cause.PINNED_MEMORY,
         "Host memory could not be pinned (x = torch.empty(9, pin_memory=True))",
     ),
     "host": (
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 237949750272 bytes. Error code 12",
-        Cause.DISGUISED,
+        Cause.HOST_MEMORY,
         "Host memory ran out, not GPU memory: 221.61 GiB were requested",
     ),
-    "killed by the kernel": ("Out of memory: Killed process 7899 (python)", Cause.DISGUISED, "killed the process"),
+    "killed by the kernel": ("Out of memory: Killed process 7899 (python)", Cause.HOST_MEMORY, "killed the process"),
     "killed, perhaps": ("Process finished with exit code 137", Cause.CANNOT_TELL, "killed from outside"),
-    "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.LIMIT, "not the GPU's memory"),
+    "shared memory": ("out of resource: shared memory, Required: 65536, Hard", Cause.ON_CHIP, "not the GPU's memory"),
     "Apple": (WORDINGS["Apple"][0], Cause.TRULY_FULL, "other Metal allocations held 17.35 GiB of the 27.20 GiB"),
     "no figures": ("RuntimeError: CUDA out of memory.", Cause.CANNOT_TELL, "no figures that show the cause"),
     "no card": (
@@ -270,7 +270,7 @@ def test_a_log_comes_in_every_form(form: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_a_log_comes_through_a_pipe_gzip_too() -> None:
-    ended = command("-", given=form_of("gzip"))
+    ended = command("-", "--all", given=form_of("gzip"))
     assert ended.returncode == 0, ended.stderr
     assert b"4 out-of-memory messages" in ended.stdout
     assert b"standard input" in ended.stdout

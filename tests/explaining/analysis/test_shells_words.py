@@ -23,5 +23,5 @@ def test_what_zsh_says_is_a_kill(text: str) -> None:
 @pytest.mark.parametrize("name", ["Impossible d'allouer de la mémoire", "Nicht genügend Hauptspeicher verfügbar"])
 def test_an_error_of_the_system_is_known_by_its_number(name: str) -> None:
     explained = explain_text(f"OSError: [Errno 12] {name}\n")
-    assert explained.cause is Cause.DISGUISED
+    assert explained.cause is Cause.HOST_MEMORY
     assert "Host memory" in explained.sentence

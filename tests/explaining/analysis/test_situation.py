@@ -46,7 +46,7 @@ SITE = "/v/lib/python3.12/site-packages"
 )
 def test_a_statement_shows_the_phase(statement: str, phase: FailurePhase, words: str) -> None:
     explained = failed_at(("/w/app.py", "<module>", statement))
-    assert situation_of(explained.found.frames).phase is phase
+    assert situation_of(explained.found).phase is phase
     assert words in advice(explained)
 
 
@@ -57,12 +57,12 @@ def test_the_innermost_sign_decides() -> None:
         (f"{SITE}/transformers/trainer.py", "evaluation_loop", "loss = self.prediction_step(model, inputs)"),
         (f"{SITE}/torch/nn/modules/module.py", "_call_impl", "return forward_call(*args, **kwargs)"),
     )
-    assert situation_of(evaluation.found.frames).phase is FailurePhase.EVALUATION
+    assert situation_of(evaluation.found).phase is FailurePhase.EVALUATION
     closure = failed_at(
         (f"{SITE}/lightning/loops/optimization.py", "run", "self.optimizer.step(closure)"),
         ("/w/net.py", "training_step", "loss = self(batch)"),
     )
-    assert situation_of(closure.found.frames).phase is FailurePhase.FORWARD
+    assert situation_of(closure.found).phase is FailurePhase.FORWARD
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_line_of_a_notebook_cell_is_found(head: str, place: str) -> None:
     explained = explain_text(text)
     assert explained.failing_line == place
     assert explained.found.statement == "logits = model(x)"
-    assert situation_of(explained.found.frames).phase is FailurePhase.EVALUATION
+    assert situation_of(explained.found).phase is FailurePhase.EVALUATION
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,18 @@ def test_the_prefix_of_a_log_is_not_a_part_of_the_statement(prefix: str, rank: s
 @pytest.mark.parametrize(
     ("text", "cause", "words"),
     [
-        ("OSError: El archivo de paginación es demasiado pequeño. (os error 1455)", Cause.DISGUISED, "Windows"),
-        ("OSError: Cannot allocate memory (os error 12)", Cause.DISGUISED, "Host memory"),
+        ("OSError: El archivo de paginación es demasiado pequeño. (os error 1455)", Cause.COMMIT_LIMIT, "Windows"),
+        ("OSError: Cannot allocate memory (os error 12)", Cause.HOST_MEMORY, "Host memory"),
         (
             'Traceback (most recent call last):\n  File "/w/a.py", line 1, in <module>\n    torch.cuda.set_device(0)\n'
             "torch.AcceleratorError: CUDA error: out of memory",
             Cause.OTHER_PROCESS,
             "first CUDA call",
         ),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", Cause.DISGUISED, "Slurm job"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.batch.", Cause.JOB_LIMIT, "Slurm job"),
         (
             "NvMapMemAllocInternalTagged: 1075072515 error 12\ntorch.AcceleratorError: CUDA error: out of memory",
-            Cause.DISGUISED,
+            Cause.UNIFIED_MEMORY,
             "unified memory",
         ),
         ("ze: zeMemAllocDevice returned ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", Cause.DISGUISED, "Level Zero"),
@@ -196,7 +196,7 @@ def test_a_call_in_the_middle_of_a_run_is_not_the_first_cuda_call(statement: str
 def test_training_a_model_of_diffusers_is_a_forward_pass_and_its_pipeline_is_an_evaluation() -> None:
     unet = (f"{SITE}/diffusers/models/unets/unet_2d_condition.py", "forward", "sample = block(sample)")
     training = failed_at(("/w/train.py", "<module>", "pred = unet(noisy, steps, text).sample"), unet)
-    assert situation_of(training.found.frames).phase is FailurePhase.FORWARD
+    assert situation_of(training.found).phase is FailurePhase.FORWARD
     pipeline = (f"{SITE}/diffusers/pipelines/flux/pipeline_flux.py", "__call__", "noise = self.transformer(x)")
     inference = failed_at(("/w/app.py", "<module>", "image = pipe(prompt)"), pipeline, unet)
-    assert situation_of(inference.found.frames).phase is FailurePhase.EVALUATION
+    assert situation_of(inference.found).phase is FailurePhase.EVALUATION

@@ -384,7 +384,7 @@ def test_cudas_pool_under_jax_had_room_or_had_not() -> None:
     [
         ("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", Cause.DISGUISED),
         ("level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)", Cause.CANNOT_TELL),
-        ("level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)", Cause.DISGUISED),
+        ("level_zero backend failed with error: 38 (UR_RESULT_ERROR_OUT_OF_HOST_MEMORY)", Cause.HOST_MEMORY),
     ],
 )
 def test_intels_driver_is_not_called_cuda(words: str, cause: Cause) -> None:

@@ -13,10 +13,10 @@ ERRORS = {
         Cause.DISGUISED,
         "The driver had no GPU memory left",
     ),
-    "Error: failed to allocate host memory for 12 buffers": (Cause.DISGUISED, "Host memory ran out"),
+    "Error: failed to allocate host memory for 12 buffers": (Cause.HOST_MEMORY, "Host memory ran out"),
     "acme error: out of memory": (Cause.CANNOT_TELL, "ran out of GPU or host memory"),
     "RuntimeError: not enough memory. Need: 3.0GB free, have: 1.5GB free": (Cause.TRULY_FULL, "requested 3.00 GiB"),
-    "Uncaught exception: insufficient shared memory available on the GPU": (Cause.LIMIT, "not the GPU's memory"),
+    "Uncaught exception: insufficient shared memory available on the GPU": (Cause.ON_CHIP, "not the GPU's memory"),
 }
 TALK = [
     "If you run out of memory, reduce the batch size: the error then goes away",

@@ -39,6 +39,19 @@ class Cause(StrEnum):
     ADDRESS_SPACE = "address_space"
     BOGUS_SIZE = "bogus_size"
     DISGUISED = "disguised"
+    """GPU memory ran out outside PyTorch's allocator, often with an error that does not say so."""
+    HOST_MEMORY = "host_memory"
+    JOB_LIMIT = "job_limit"
+    """A container, pod or batch job reached its limit of host memory."""
+    COMMIT_LIMIT = "commit_limit"
+    """Windows could not commit more memory: host memory plus page file were used up."""
+    PINNED_MEMORY = "pinned_memory"
+    SHARED_MEMORY = "shared_memory"
+    """The file system /dev/shm is full."""
+    UNIFIED_MEMORY = "unified_memory"
+    """GPU and CPU use the same memory, which is full."""
+    ON_CHIP = "on_chip"
+    """A kernel needs more shared memory per block than the chip has."""
     DID_NOT_FAIL = "did_not_fail"
     """No allocation failed."""
     CANNOT_TELL = "cannot_tell"
@@ -51,7 +64,7 @@ class Cause(StrEnum):
     @property
     def phrase(self) -> str:
         """The heading in lower case, for use within a sentence or a table: "not enough GPU memory"."""
-        return self.heading.lower().replace("gpu", "GPU")
+        return self.heading.lower().replace("gpu", "GPU").replace("cpu", "CPU").replace("windows", "Windows")
 
 
 _HEADINGS: Final = {
@@ -66,6 +79,13 @@ _HEADINGS: Final = {
     Cause.ADDRESS_SPACE: "OUT OF ADDRESS SPACE",
     Cause.BOGUS_SIZE: "IMPOSSIBLE REQUEST SIZE",
     Cause.DISGUISED: "MISLEADING ERROR: MEMORY RAN OUT",
+    Cause.HOST_MEMORY: "HOST MEMORY RAN OUT",
+    Cause.JOB_LIMIT: "THE JOB'S LIMIT OF HOST MEMORY WAS REACHED",
+    Cause.COMMIT_LIMIT: "THE WINDOWS COMMIT LIMIT WAS REACHED",
+    Cause.PINNED_MEMORY: "HOST MEMORY COULD NOT BE PINNED",
+    Cause.SHARED_MEMORY: "/DEV/SHM IS FULL",
+    Cause.UNIFIED_MEMORY: "THE MEMORY THAT CPU AND GPU SHARE IS FULL",
+    Cause.ON_CHIP: "A KERNEL NEEDS TOO MUCH SHARED MEMORY",
     Cause.DID_NOT_FAIL: "NO OUT-OF-MEMORY ERROR",
     Cause.CANNOT_TELL: "CAUSE UNKNOWN",
 }

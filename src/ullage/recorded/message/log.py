@@ -7,11 +7,14 @@ them.
 import html
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.recorded.message.counted_messages import CountedMessages, Unread
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
+from ullage.recorded.message.other_error import other_error
+from ullage.recorded.message.printed_memory import PrintedMemory, printed_in
+from ullage.recorded.message.runs import RunStart, RunStarts
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
 from ullage.recorded.message.traceback import TextFrame, frames_above, without_prefix
 from ullage.recorded.message.unknown_words import HEADS, unknown_error
@@ -23,10 +26,14 @@ _CONTEXT_CHARACTERS: Final = 6000
 # A number of characters after an out-of-memory message, in the same line. In this range, ullage searches for signs of
 # the program that wrote the log.
 _ROW_CHARACTERS: Final = 200
+# A number of characters after an out-of-memory message, also in later lines. Errors of CUDA are followed by the name of
+# the call that failed.
+_CALL_CHARACTERS: Final = 400
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
     "text-generation-inference": ("text_generation_server",),
+    "ComfyUI": ("ComfyUI", "comfyui", "loaded partially", "loaded completely", "Node Type:", "got prompt"),
     "TensorFlow": ("tensorflow/", "tensorflow\\"),
     "CuPy": ("cupy.cuda", "cupy\\cuda"),
     "CTranslate2": ("ctranslate2", "faster_whisper", "CUDA failed with error out of memory"),
@@ -43,10 +50,18 @@ _SIGNS: Final = {
         "Capturing CUDA graph",
         "apture cuda graph",
     ),
-    "weights": ("load_model", "create_weights", "Loading safetensors checkpoint"),
+    "weights": (
+        *("load_model", "create_weights", "Loading safetensors checkpoint", "Loading checkpoint shards"),
+        *("Loading a checkpoint", "Loading pipeline components", "loading shards", "Loading weights:"),
+    ),
+    "data set processes": ("num_proc=", "dataset_num_proc"),
     "wake_up": ("wake_up",),
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning", "partially pinned"),
-    "unified memory": ("NvMap", "nvmap", "tegrastats", "-tegra"),
+    "unified memory": (
+        *("NvMap", "nvmap", "tegrastats", "-tegra", "Jetson", "Orin N", "AGX Orin", "GB10", "DGX Spark", "dgx-spark"),
+        *("unified memory", "unified-memory", "Unified Memory", "Strix Halo", "gfx1151", "Ryzen AI MAX"),
+    ),
+    "first CUDA call": ("cuDevicePrimaryCtxRetain", "torch._C._cuda_init", "cuCtxCreate"),
 }
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
@@ -54,6 +69,9 @@ _CHARACTERS_AFTER: Final = 2 * WINDOW
 _PIECE_CHARACTERS: Final = 1 << 20
 _MOST_GUESSES: Final = 100  # the most places with the same words that are checked in a piece of text
 _LONGEST_PREFIX: Final = 400  # characters
+_NEARBY_CHARACTERS: Final = 2000
+_ROWS_NEARBY: Final = 6
+_LONGEST_NEARBY: Final = 300
 _LONGEST_ROW: Final = 2000  # characters of a line; a longer line does not belong to a traceback
 _MENTIONS: Final = (
     *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
@@ -86,8 +104,13 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
     """
     begin = max(floor, start - _CONTEXT_CHARACTERS)
     row = text.find("\n", end, end + _ROW_CHARACTERS)
-    end = row if row >= 0 else end + _ROW_CHARACTERS
-    return tuple(name for name, signs in _SIGNS.items() if any(text.find(sign, begin, end) >= 0 for sign in signs))
+    last = row if row >= 0 else end + _ROW_CHARACTERS
+    until = {"first CUDA call": end + _CALL_CHARACTERS}
+    return tuple(
+        name
+        for name, signs in _SIGNS.items()
+        if any(text.find(sign, begin, until.get(name, last)) >= 0 for sign in signs)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +128,8 @@ class FoundMessage:
     """The source text of the innermost line of the user's code in the traceback."""
     frames: tuple[TextFrame, ...] = ()
     """The stack frames of the traceback above the message, the innermost first."""
+    nearby: tuple[str, ...] = ()
+    """The lines directly above the message, if it has no traceback."""
     context: tuple[str, ...] = ()
     """Names that say which program wrote the log and what it was doing. They are found in the lines before the
     message.
@@ -115,11 +140,16 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The first place where a text mentions running out of memory. It is used if no known message is found."""
+    """The first place where a text mentions memory or has a similar error. It is used if no known message is found."""
 
     row: int
     text: str
     """At most 160 characters of the line that mentions running out of memory."""
+    advice: str = ""
+    """The meaning of an error that is not an out-of-memory error, and what to do. Otherwise empty."""
+
+
+Found = FoundMessage | PrintedMemory | RunStart | Unread | Mention
 
 
 def find_messages(text: str) -> list[FoundMessage]:
@@ -132,20 +162,23 @@ def pieces_of(text: str) -> Iterator[str]:
     return (text[at : at + _PIECE_CHARACTERS] for at in range(0, len(text), _PIECE_CHARACTERS))
 
 
-def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
+def scan(pieces: Iterable[str]) -> Iterator[Found]:
     """Yield every message of a text that arrives in pieces, which may end anywhere.
+
+    The starts of further runs and the memory figures that programs print come in the order of the text too.
 
     Of each beginning of a message, the first thousand are read. The others are counted: an `Unread` holds the count up
     to the end of the searched text, and comes before the messages that follow. If the text has no message at all, a
     guessed message (`ullage.recorded.message.unknown_words`) or a `Mention` may come last.
     """
-    counted, rest = CountedMessages(), Unread(0, 0)
+    counted, rest, starts = CountedMessages(), Unread(0, 0), RunStarts()
     kept, rows, done = "", 0, 0  # the lines before the kept text; the searched characters of it
     # The end of each rank's last message: the traceback of the next message comes after it.
     last: dict[str | None, int] = {}
     server, told = ServerLog(), 0  # second: characters of the kept text that were searched for a server's figures
     mention: Mention | None = None
     guess: FoundMessage | None = None
+    other: Mention | None = None
     cut: FoundMessage | None = None
     is_any = is_certain = False
     for piece, is_last in _with_last(_without_markup(pieces)):
@@ -153,7 +186,7 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
             continue
-        at, row = 0, rows
+        at, row, begin = 0, rows, done
         hits = list(hits_of(kept, done, until, counted))
         if rest != (rest := counted.rest()):
             yield rest
@@ -164,13 +197,22 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
             cut = _in_cut_rows(kept, rows, server)
         if not is_any and mention is None:
             mention = _mention(kept, done, until, rows)
+        if not is_any and other is None:
+            other = _other_error(kept, done, until, rows)
         if not is_any and guess is None:
             guess = _guess(kept, done, until, rows, server)
-        for hit in hits:
-            row += kept.count("\n", at, hit.start)
-            at, done = hit.start, hit.end
-            told = _read_server(server, kept, told, hit.start)
-            yield _found(kept, read_again(kept, hit), row + 1, last, server)
+        for place, thing in _in_order(kept, begin, until, hits, starts):
+            row += kept.count("\n", at, place)
+            at = place
+            if isinstance(thing, PrintedMemory):
+                yield replace(thing, row=row + 1)
+                continue
+            if thing is None:
+                yield RunStart(row + 1)
+                continue
+            done = thing.end
+            told = _read_server(server, kept, told, place)
+            yield _found(kept, read_again(kept, thing), row + 1, last, server)
         done = max(done, until)
         told = _read_server(server, kept, told, min(done, len(kept)))
         gone = max(0, min(done, len(kept)) - _CHARACTERS_BEFORE)
@@ -179,8 +221,18 @@ def scan(pieces: Iterable[str]) -> Iterator[FoundMessage | Unread | Mention]:
         last = {rank: end - gone for rank, end in last.items() if end > gone}
     if cut is not None and not is_certain and (cut.message.is_certain or not is_any):
         yield cut
-    elif not is_any and (guessed := guess or mention) is not None:
+    elif not is_any and (guessed := guess or other or mention) is not None:
         yield guessed
+
+
+def _in_order(
+    text: str, begin: int, until: int, hits: list[Hit], starts: RunStarts
+) -> list[tuple[int, Hit | PrintedMemory | None]]:
+    """Return the messages, the printed figures and the starts of runs (None) between two positions, in order."""
+    things: list[tuple[int, Hit | PrintedMemory | None]] = [(hit.start, hit) for hit in hits]
+    things += [(place, None) for place in starts.starts_in(text, begin, until) if place > 0]
+    things += printed_in(text, begin, until)
+    return sorted(things, key=lambda entry: entry[0])
 
 
 def _in_cut_rows(text: str, rows: int, server: ServerLog) -> FoundMessage | None:
@@ -217,6 +269,17 @@ def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
     end = text.find("\n", at, at + 80)
     row = text[start : end if end >= 0 else at + 80]
     return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split()))
+
+
+def _other_error(text: str, begin: int, until: int, rows: int) -> Mention | None:
+    found = other_error(text, begin, until)
+    if found is None:
+        return None
+    at, advice = found
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at, at + 160)
+    row = text[start : end if end >= 0 else at + 160]
+    return Mention(row=rows + text.count("\n", 0, at) + 1, text=" ".join(row.split())[:160], advice=advice)
 
 
 # If the end of a piece cuts markup in two, this markup is kept until the next piece arrives.
@@ -270,9 +333,15 @@ def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: S
         place=user.place if user is not None else None,
         statement=user.statement if user is not None else None,
         frames=frames,
+        nearby=() if frames else _rows_above(text, floor, begin),
         context=context_of(text, floor, hit.start, hit.end),
         server=server.of(rank),
     )
+
+
+def _rows_above(text: str, floor: int, begin: int) -> tuple[str, ...]:
+    rows = text[max(floor, begin - _NEARBY_CHARACTERS) : begin].splitlines()
+    return tuple(without_prefix(row)[1][:_LONGEST_NEARBY] for row in rows[-_ROWS_NEARBY:])
 
 
 def _rank_at(text: str, begin: int) -> str | None:

@@ -256,6 +256,22 @@ _RAY: Final = (
         ),
     ),
     _program("Ray", "ray", "killed due to memory pressure (OOM)", kind=MessageKind.HOST),
+    # The end of Ray's message, which lists the workers and the memory of each.
+    _program("Ray", "ray", "how to address the out of memory issue: https://docs.ray.io", kind=MessageKind.HOST),
+    _program(
+        "Triton Inference Server",
+        "triton_pool",
+        "CNMEM_STATUS_OUT_OF_MEMORY, falling back",
+        figures=(r"byte size (?P<requested_bytes>COUNT)",),
+    ),
+    _program("LMCache", "lmcache_pool", "because no memory is available", r" \(memory_management\.py"),
+    _program(
+        "Neuron",
+        "neuron",
+        "NRT allocation failed for size ",
+        r"\d{1,18} \(OOM\)",
+        figures=(r"for size (?P<requested_bytes>COUNT)",),
+    ),
     _program(
         "Ray",
         "ray",

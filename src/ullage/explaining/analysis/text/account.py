@@ -14,6 +14,17 @@ CONTEXT_BYTES: Final = 2 * GIB
 """The largest plausible size of a CUDA context in bytes, including library workspaces and NCCL buffers."""
 
 
+_UNIFIED_BYTES: Final = (115 * GIB, 126 * GIB)
+"""The sizes of GPU memory that only chips with unified memory have: GB10 (119.6 to 121.7 GiB) and Jetson Thor (122.8
+GiB). No GPU with its own memory has a size between 96 and 139 GiB, as of November 2026.
+"""
+
+
+def is_unified(total_bytes: int | None) -> bool:
+    """Return whether a GPU with this total memory shares the memory of the CPU."""
+    return total_bytes is not None and _UNIFIED_BYTES[0] <= total_bytes <= _UNIFIED_BYTES[1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """The memory of a GPU in bytes, divided into parts. All parts add up to the total."""

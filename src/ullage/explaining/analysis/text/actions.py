@@ -29,6 +29,8 @@ class Shortage:
     """
     allocated_bytes: int
     total_bytes: int | None
+    reason: str = ""
+    """The reason for the actions if the message has no figures."""
 
     @property
     def share_percent(self) -> float:
@@ -51,7 +53,9 @@ class Shortage:
 
     @property
     def arithmetic(self) -> str:
-        """The part of a sentence that tells how much memory is missing, allocated and requested."""
+        """The part of a sentence that says how much memory is missing, allocated and requested."""
+        if self.reason:
+            return self.reason
         if self.missing_bytes <= 0:
             return (
                 f"the missing memory is less than the message's rounding, with {text_of_bytes(self.allocated_bytes)} "
@@ -87,10 +91,12 @@ _TENSORS: Final = (
         statement=re.compile(
             r"\b(attn|attention|scores?|weights|sim)\w* *=.*(softmax|matmul|bmm|baddbmm|einsum|@)"
             r"|softmax\(.*(attn|scores?|weights)|matmul\((q|query)|bmm\((q|query)|torch\.baddbmm\("
+            r"|scaled_dot_product_attention\("
         ),
         name="the attention scores, whose size grows with the square of the sequence length",
         action=(
-            "use scaled_dot_product_attention or FlashAttention (attn_implementation='sdpa'), or shorten the input"
+            "use FlashAttention or memory-efficient scaled_dot_product_attention (attn_implementation='sdpa'; it needs "
+            "a GPU, dtype and torch version that support it), or shorten the input (fewer frames, a smaller image)"
         ),
     ),
     _Tensor(
@@ -146,6 +152,21 @@ def tensor_of(situation: Situation) -> tuple[str, str] | None:
     return None
 
 
+def one_tensor(situation: Situation) -> Remedy:
+    """Return the advice for a single request that is far larger than expected."""
+    tensor = tensor_of(situation)
+    if tensor is not None:
+        return estimate(tensor[1], f"the request is probably {tensor[0]}")
+    return estimate(
+        "use memory-efficient attention (sdpa, FlashAttention), a shorter sequence or context, a smaller image or "
+        "fewer frames, or update the library",
+        "a single request of this size is usually an attention matrix, the logits of a long sequence, or a wrong shape",
+    )
+
+
+_OF_COMFYUI: Final = (
+    "start ComfyUI with --lowvram, use a quantized (fp8, GGUF) model, or a smaller image or fewer frames"
+)
 _LOADING: Final = {
     "diffusers": "pipe.enable_model_cpu_offload(), or load in bfloat16 (torch_dtype=torch.bfloat16)",
     "comfy": "start ComfyUI with --lowvram, or use a quantized (GGUF, fp8) version of the model",
@@ -173,9 +194,20 @@ def _of_library(table: dict[str, str], situation: Situation) -> str:
     return next((text for name, text in table.items() if name and name in where), table[""])
 
 
+def generic_actions(situation: Situation, why: str) -> Iterator[Remedy]:
+    """Yield what may help when the GPU is full but the message has no figures.
+
+    Args:
+        situation: what the program was doing.
+        why: the reason that each action gives.
+    """
+    shortage = Shortage(requested_bytes=0, missing_bytes=0, allocated_bytes=0, total_bytes=None, reason=why)
+    yield from actions_for(situation, shortage)
+
+
 def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
     """Yield what may help when the GPU is full, the most useful action first."""
-    share = f"use {shortage.share} less memory at the peak"
+    share = "use less memory at the peak" if shortage.reason else f"use {shortage.share} less memory at the peak"
     tensor = tensor_of(situation)
     is_one_request = shortage.requested_bytes >= _LARGE_PART * max(shortage.missing_bytes, 1) and (
         shortage.total_bytes is None or shortage.requested_bytes * 50 >= shortage.total_bytes
@@ -241,10 +273,27 @@ def _with_gradients(situation: Situation, shortage: Shortage, share: str) -> Ite
             yield estimate(
                 "foreach=False or fused=True in the optimizer", "a foreach step makes copies as large as the parameters"
             )
+        case FailurePhase.PREPARING:
+            yield estimate(
+                "train fewer parameters (LoRA, frozen layers), or shard parameters, gradients and optimizer states "
+                "(FSDP, DeepSpeed ZeRO-3, more GPUs)",
+                f"wrapping a model creates gradient buckets or copies of its parameters; {shortage.arithmetic}",
+            )
+            yield estimate(
+                "bfloat16 weights and an optimizer with smaller states (8-bit AdamW)",
+                "full training in float32 needs 16 bytes per parameter before any activation",
+            )
         case FailurePhase.COMPILING:
             yield estimate(
                 "leave memory free while kernels are tuned: torch.compile without mode='max-autotune'",
                 f"autotuning allocates inputs and workspaces for each candidate kernel; {shortage.arithmetic}",
             )
+        case _ if "comfy" in situation.libraries:
+            yield estimate(f"{share}: {_OF_COMFYUI}", shortage.arithmetic)
         case _:
             yield estimate(f"{share}: a smaller batch, or activation checkpointing", shortage.arithmetic)
+            yield estimate(
+                "if weights fill most of the GPU: bfloat16 or quantized (8-bit, 4-bit) weights, CPU offload, LoRA, or "
+                "sharding over several GPUs (FSDP, ZeRO)",
+                "the message does not show how much of the memory is weights",
+            )

@@ -9,8 +9,9 @@ from ullage.base.units import GIB, MIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause, is_full
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account
-from ullage.explaining.analysis.text.actions import Shortage, actions_for
-from ullage.explaining.analysis.text.situation import Situation
+from ullage.explaining.analysis.text.actions import Shortage, actions_for, generic_actions, one_tensor, tensor_of
+from ullage.explaining.analysis.text.situation import FailurePhase, Situation
+from ullage.explaining.analysis.text.vendor import vendor_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.message import Message
 
@@ -21,6 +22,14 @@ _NEARLY_FULL: Final = 0.04
 """The free part of a GPU's memory below which the GPU counts as full."""
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
 """The largest single allocation that Intel's driver allows by default, in bytes."""
+_LARGE_REQUEST_BYTES: Final = 2 * GIB
+"""The size of a single request from which a message without figures probably means that the GPU is too small."""
+_HUGE_REQUEST_BYTES: Final = 24 * GIB
+"""The size of a single request from which its shape is probably not what the user expects."""
+_REQUEST_OVER_CACHE: Final = 4
+"""A request that is this many times larger than PyTorch's cache needs free memory, not a less fragmented cache."""
+_USUAL_CACHE: Final = 0.05
+"""The part of a GPU's memory that PyTorch's cache usually has. A smaller cache is not the reason of a failure."""
 _ENDS_AT_DEVICE: Final = re.compile(r"(?:on device|\bGPU)\W*$")
 """Pattern for a message that ends where PyTorch writes the number of the GPU."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
@@ -65,8 +74,10 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
     requested, free, cached = message.requested_bytes, message.free_bytes, message.unallocated_bytes
     if message.wording == "mps":
         return _apple(message, situation)
+    if message.wording == "metal_buffer":
+        return _metal_buffer(message, situation)
     if requested is None:
-        return _bare(message)
+        return _bare(message, situation)
     if (limit := _limit(message)) is not None:
         return limit
     if free is not None and message.total_bytes is not None and free > message.total_bytes:
@@ -74,7 +85,7 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
     if message.backend == "XPU" and requested >= _INTEL_LARGEST_BYTES and _held(message) + requested <= _room(message):
         return _intel_largest(requested)
     if message.total_bytes is not None and requested > message.total_bytes:
-        return _larger_than_the_card(message, requested, message.total_bytes)
+        return _larger_than_the_card(message, situation, requested, message.total_bytes)
     if free is None:
         return _without_free(message, situation, requested)
     if free > requested + _ROUNDING_BYTES:
@@ -88,7 +99,7 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
     return _full(message, account, situation, requested, free)
 
 
-def _bare(message: Message) -> TextVerdict:
+def _bare(message: Message, situation: Situation) -> TextVerdict:
     asked = f" for a request of {text_of_bytes(message.requested_bytes)}" if message.requested_bytes else ""
     note = "give the whole message: the rest has the allocated, the free and the total memory"
     if _ENDS_AT_DEVICE.search(message.text):
@@ -97,10 +108,37 @@ def _bare(message: Message) -> TextVerdict:
             "contains nothing more. It comes from the allocator cudaMallocAsync; start the program with "
             "PYTORCH_CUDA_ALLOC_CONF=backend:native (ComfyUI: --disable-cuda-malloc) to get the figures"
         )
+    is_known = situation.phase is not FailurePhase.UNKNOWN or tensor_of(situation) is not None
+    is_large = (message.requested_bytes or 0) >= _LARGE_REQUEST_BYTES
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
+        likely=Cause.TRULY_FULL if is_known or is_large else None,
         sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
+        remedies=(
+            *((one_tensor(situation),) if (message.requested_bytes or 0) >= _HUGE_REQUEST_BYTES else ()),
+            *generic_actions(situation, "a guess: the message has no figures of the GPU's memory"),
+        ),
         notes=(note,),
+    )
+
+
+def _metal_buffer(message: Message, situation: Situation) -> TextVerdict:
+    """Return the verdict on a request that is larger than the largest single buffer of Apple's GPU."""
+    asked = text_of_bytes(message.requested_bytes or 0)
+    most = f", and a buffer may have at most {text_of_bytes(int(message.said['most_bytes']))}" if message.said else ""
+    actions = generic_actions(situation, f"one tensor of {asked}")
+    split = estimate(
+        "compute in smaller parts: a smaller batch, fewer frames, a smaller image, or attention in chunks (tiling, "
+        "slicing)",
+        f"one tensor of {asked} is needed at once; it is often an attention matrix or an upscaled image",
+    )
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=(
+            f"A single request exceeds what Apple's GPU can have in one buffer: {asked} were requested at once{most}."
+        ),
+        remedies=(*actions, split) if situation.phase is FailurePhase.LOADING else (split,),
+        notes=("GPU and CPU share the memory of a Mac: other programs use it too",),
     )
 
 
@@ -118,7 +156,7 @@ def _without_free(message: Message, situation: Situation, requested: int) -> Tex
     """Return the verdict on a message that does not say how much GPU memory was free."""
     total, held = message.total_bytes, _held(message)
     if total is None:
-        return _bare(message)
+        return _bare(message, situation)
     if message.allocated_bytes is not None and message.allocated_bytes + requested > total:
         return TextVerdict(
             cause=Cause.TRULY_FULL,
@@ -135,6 +173,8 @@ def _without_free(message: Message, situation: Situation, requested: int) -> Tex
             f"A request for {text_of_bytes(requested)} was refused on a GPU with {text_of_bytes(total)}{had}; the "
             "message does not say how much memory was free."
         ),
+        likely=Cause.TRULY_FULL if situation.phase is not FailurePhase.UNKNOWN else None,
+        remedies=tuple(generic_actions(situation, "a guess: the message is cut, so who held the memory is unknown")),
         notes=(
             "check for other programs on the GPU, for WSL or Windows, which provide less than the GPU has, and for "
             "the rest of the message if it was cut",
@@ -200,25 +240,24 @@ def _limit(message: Message) -> TextVerdict | None:
     )
 
 
-def _larger_than_the_card(message: Message, requested: int, total: int) -> TextVerdict:
+def _larger_than_the_card(message: Message, situation: Situation, requested: int, total: int) -> TextVerdict:
     usable = total
     if message.free_bytes is not None:
         usable = min(total, message.free_bytes + (message.unallocated_bytes or 0))
     parts = -(-requested // usable) if usable else 0
     of = text_of_bytes(usable) if usable == total else f"{text_of_bytes(usable)} free or cached"
-    shrink = f"make the tensor at most 1/{parts} as large, or compute it in {parts} parts or more"
+    shrink = f"make the tensor at most 1/{parts} as large, or compute it in {parts} parts or more (a smaller batch)"
+    split = estimate(
+        shrink if parts else "make the tensor smaller, or compute it in parts (a smaller batch)",
+        f"{text_of_bytes(requested)} / {of}",
+    )
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
             f"A single request exceeds the memory of the whole GPU: {text_of_bytes(requested)} were requested at "
             f"once, and the GPU has {text_of_bytes(total)}."
         ),
-        remedies=(
-            estimate(
-                shrink if parts else "make the tensor smaller, or compute it in parts",
-                f"{text_of_bytes(requested)} / {of}",
-            ),
-        ),
+        remedies=(split, one_tensor(situation)),
         notes=("the usual reason is a tensor with an unexpected shape (a broadcast, an attention matrix)",),
     )
 
@@ -243,6 +282,10 @@ def _free_and_refused(
         return TextVerdict(
             cause=Cause.CANNOT_TELL, sentence=f"The memory pool's own allocator refused the request: {had}."
         )
+    if account is not None and (account.unnamed_bytes + account.others_bytes) * 2 >= account.total_bytes:
+        other = _elsewhere(message, account, requested, libraries, most=False)
+        if other is not None:
+            return other
     if message.is_expandable:
         return TextVerdict(
             cause=Cause.ADDRESS_SPACE,
@@ -264,11 +307,28 @@ def _free_and_refused(
             ),
             remedies=tuple(_actions(message, situation, requested, requested)),
         )
+    # PyTorch names the processes on the GPU only if NVML knows their memory. Under Windows it does not.
+    is_windows = message.backend in (None, "CUDA") and (
+        any("\\" in frame.file for frame in situation.frames)
+        or (message.wording == "of_which_free" and message.process_bytes is None and not message.other_processes)
+    )
     return TextVerdict(
         cause=Cause.LIMIT,
+        likely=Cause.COMMIT_LIMIT if is_windows else None,
         sentence=(
             f"A limit refused the request; the GPU's memory size is not the cause: {had}, so something else limits "
             "this process."
+        ),
+        remedies=(
+            (
+                estimate(
+                    "a larger page file, or more host memory",
+                    "the message looks like one from Windows, where each allocation on the GPU also counts against "
+                    "the commit limit: host memory plus page file",
+                ),
+            )
+            if is_windows
+            else ()
         ),
         notes=(
             "on Windows, host memory and the page file limit GPU memory too (commit limit): make the page file larger",
@@ -279,6 +339,7 @@ def _free_and_refused(
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
+    vendor = vendor_of(message.backend)
     missing = requested - account.free_bytes
     notable = account.total_bytes // _NOTABLE_ONE_IN
     least = max(account.reserved_bytes, notable) if most else notable
@@ -288,7 +349,8 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
             f"Other processes hold {text_of_bytes(account.others_bytes)} of the GPU{_numbers(message, account)}. "
             f"Without them, {text_of_bytes(account.free_bytes + account.others_bytes)} would be free for the "
             f"{text_of_bytes(requested)} requested.",
-            "end the other processes, or use another GPU (CUDA_VISIBLE_DEVICES)",
+            f"end the other processes ({vendor.list_processes} lists them), or use another {vendor.device} "
+            f"({vendor.select_device})",
             account.others_bytes,
             account,
         )
@@ -305,7 +367,8 @@ def _elsewhere(message: Message, account: Account, requested: int, libraries: in
             f"{text_of_bytes(account.unnamed_bytes)} of the GPU are used outside of PyTorch, which has "
             f"{text_of_bytes(account.reserved_bytes)}: by other processes, or by other libraries in this process; the "
             "message does not say which.",
-            "list the GPU's processes with nvidia-smi, and end them or use another GPU",
+            f"list the {vendor.device}'s processes with {vendor.list_processes}, and end them or use another "
+            f"{vendor.device} ({vendor.select_device})",
             account.unnamed_bytes,
             account,
         )
@@ -344,7 +407,10 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
             ),
         )
     )
-    if allocated is not None and is_full(allocated + usable, usable - requested):
+    is_mostly_tensors = requested >= _REQUEST_OVER_CACHE * cached or (
+        message.total_bytes is not None and cached < _USUAL_CACHE * message.total_bytes
+    )
+    if allocated is not None and (is_mostly_tensors or is_full(allocated + usable, usable - requested)):
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
@@ -364,7 +430,7 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
             f"{text_of_bytes(free)} were free on the GPU, and PyTorch had cached {text_of_bytes(cached)}. Live tensors "
             "divide the cached memory into smaller pieces."
         ),
-        remedies=expandable,
+        remedies=(*expandable, *_actions(message, situation, requested, requested - free)),
         notes=tuple(notes),
     )
 
@@ -373,11 +439,18 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
     allocated, cached = message.allocated_bytes, message.unallocated_bytes
     missing = requested - free - (cached or 0)
     if allocated is None:
+        of = f" of {text_of_bytes(message.total_bytes)}" if message.total_bytes is not None else ""
         return TextVerdict(
             cause=Cause.TRULY_FULL if cached is not None else Cause.CANNOT_TELL,
+            likely=Cause.TRULY_FULL,
             sentence=(
-                f"GPU memory ran out: {text_of_bytes(requested)} were requested and {text_of_bytes(free)} were free."
+                f"GPU memory ran out: {text_of_bytes(requested)} were requested and {text_of_bytes(free)}{of} were "
+                "free. The message does not say who held the rest."
             ),
+            remedies=tuple(
+                generic_actions(situation, "a guess: the message is cut, so who held the memory is unknown")
+            ),
+            notes=("give the whole message: the rest has the memory that PyTorch and other processes hold",),
         )
     even = f"even after releasing all cached memory, {text_of_bytes(missing)} are missing" if cached is not None else ""
     total = f" of {text_of_bytes(message.total_bytes)}" if message.total_bytes else ""
@@ -408,7 +481,7 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
 
 def _apple(message: Message, situation: Situation) -> TextVerdict:
     if message.requested_bytes is None or message.allowed_bytes is None or message.allocated_bytes is None:
-        return _bare(message)
+        return _bare(message, situation)
     other = message.other_allocations_bytes or 0
     missing = message.requested_bytes + message.allocated_bytes + other - message.allowed_bytes
     limit = estimate(

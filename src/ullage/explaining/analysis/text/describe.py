@@ -1,51 +1,91 @@
 """Turns the explanation of an error message into a printed report."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.account import Account
 from ullage.explaining.analysis.text.explain import RankVerdict, TextExplanation
+from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.server_log import ServerMemory
-from ullage.report.report import Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
+from ullage.report.report import LabeledText, Meter, Quote, Remarks, Report, Section, SizedPart, Table, TableRow, Tone
 
 _RANKS_SHOWN: Final = 16
 
 
 def describe_text(text: TextExplanation) -> Report:
-    """Return the report for the explanation of an error message."""
+    """Return the report for the explanation of an error message.
+
+    The headline, the sentence, the bar and the first piece of advice fit on a small terminal. Details follow with
+    `--all`.
+    """
+    details = tuple(_details(text))
+    hidden = [f"{len(text.remedies) - 1} more changes"] if len(text.remedies) > 2 else []
+    hidden += ["1 more change"] if len(text.remedies) == 2 else []
+    hidden += ["the message"] if text.found is not None else []
+    hidden += [f"{len(text.notes)} notes" if len(text.notes) > 1 else "1 note"] if text.notes else []
     return Report(
         headline=text.headline,
-        tone=Tone.UNSURE if text.cause is Cause.CANNOT_TELL else Tone.BAD,
+        tone=_tone(text),
         subject=text.source,
         sentence=text.sentence,
         sections=tuple(_sections(text)),
+        details=details,
+        more=f"With --all: {', '.join(hidden)}." if hidden else "",
     )
+
+
+def _tone(text: TextExplanation) -> Tone:
+    if text.cause is Cause.DID_NOT_FAIL:
+        return Tone.PLAIN
+    return Tone.UNSURE if text.cause is Cause.CANNOT_TELL or text.likely is not None else Tone.BAD
 
 
 def _sections(text: TextExplanation) -> Iterator[Section]:
     found = text.found
     if text.account is not None:
-        yield _spilt(text.account) if text.account.spilt_bytes else _card(text.account, found.message.device)
-    if found.server is not None and (meter := _server(found.server)) is not None:
-        yield meter
+        device = found.message.device if found is not None else None
+        meter = _spilt(text.account) if text.account.spilt_bytes else _card(text.account, device)
+        yield replace(meter, is_compact=True)
+    if found is not None and found.server is not None and (server := _server(found.server)) is not None:
+        yield replace(server, is_compact=True)
     if text.remedies:
-        yield Table(
-            title="What may help: estimates from the figures in the message, not proved",
-            columns=("change", "because"),
-            rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in text.remedies),
-        )
+        first = text.remedies[0]
+        name = f"the allocator setting {first.name}" if first.setting is not None else first.name
+        yield LabeledText(label="Try first", text=name, remark=f"because: {first.remark}" if first.remark else "")
+    elif text.notes:
+        yield LabeledText(label="Next", text=text.notes[0])
+    if found is not None:
+        yield LabeledText(label="Where", text=_place(found))
     if text.ranks:
         yield _ranks(text.ranks)
+
+
+def _details(text: TextExplanation) -> Iterator[Section]:
+    if len(text.remedies) > 1:
+        yield Table(
+            title="What else may help: estimates from the figures in the message, not proved",
+            columns=("change", "because"),
+            rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in text.remedies[1:]),
+        )
+    if text.found is not None:
+        yield Quote(title="The error message", text=text.found.message.text)
+    if text.notes:
+        yield Remarks(title="Notes", items=text.notes)
+
+
+def _place(found: FoundMessage) -> str:
     places = [f"line {found.row} of the input"]
     if found.rank is not None:
         places.append(found.rank)
     if found.place is not None:
         places.append(f"{found.place}: {found.statement}" if found.statement else found.place)
-    yield Quote(title="The error message", text=found.message.text, place=", ".join(places))
-    if text.notes:
-        yield Remarks(title="Notes", items=text.notes)
+    elif found.frames:  # no frame of the user's code: the innermost frame of a library
+        frame = found.frames[0]
+        places.append(f"{frame.place}: {frame.statement}" if frame.statement else frame.place)
+    return ", ".join(places)
 
 
 def _card(account: Account, device: int | None) -> Meter:

@@ -16,12 +16,13 @@ from ullage.explaining.analysis.text.account import Account, account_of
 from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge_preempted
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
+from ullage.explaining.analysis.text.printed import evidence_of, judge_printed, with_printed
 from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
 from ullage.explaining.analysis.text.situation import situation_of
-from ullage.explaining.analysis.text.verdict import TextVerdict
-from ullage.recorded.message.counted_messages import Unread
-from ullage.recorded.message.log import FoundMessage, Mention, pieces_of, scan
+from ullage.explaining.analysis.text.verdict import TextVerdict, headline_of
+from ullage.recorded.message.log import Found, FoundMessage, Mention, pieces_of, scan
 from ullage.recorded.message.message import Message
+from ullage.recorded.message.printed_memory import PrintedMemory
 from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
@@ -48,8 +49,11 @@ class RankVerdict:
 class TextExplanation(Explanation):
     """The explanation of an error message or a log, and the message that was found."""
 
-    found: FoundMessage
+    found: FoundMessage | None
+    """The explained message, or None if the text has memory figures but no error."""
     account: Account | None
+    likely: Cause | None = None
+    """A guess: the cause that fits best if the text does not prove it."""
     ranks: tuple[RankVerdict, ...] = ()
     """The cause of the failure for each rank that ran out of memory.
 
@@ -66,25 +70,30 @@ def explain_text(text: str, *, source: str = "") -> TextExplanation:
     return explain_messages(scan(pieces_of(text)), source=source)
 
 
-def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, source: str = "") -> TextExplanation:
+def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExplanation:
     """Explain the out-of-memory messages of a log. The first message that is certainly about memory is explained.
 
+    A log without such a message is explained by the memory figures that it has.
+
     Raises:
-        UsageError: `messages` is empty.
+        UsageError: `messages` has neither an out-of-memory message nor memory figures.
     """
     together = Messages.of(messages)
     found = together.deciding
+    if found is None and together.printed and together.mention is None:
+        return explain_printed(together.printed, source=source)
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
     found = replace(found, message=together.with_warning(found.message))
     is_possible = judge_impossible(found.message, found.server) is None
     account = account_of(found.message) if is_possible else None
-    verdict = _verdict(found, account)
+    verdict = with_printed(_verdict(found, account), found, together.printed, situation_of(found))
     ranks = _ranks(together)
     return TextExplanation(
         source=source,
         cause=verdict.cause,
-        headline=_headline(verdict, found.message),
+        headline=headline_of(verdict),
+        likely=verdict.likely if verdict.likely is not verdict.cause else None,
         sentence=verdict.sentence,
         evidence=_evidence(found.message, account, together),
         failing_line=found.place,
@@ -96,14 +105,30 @@ def explain_messages(messages: Iterable[FoundMessage | Unread | Mention], *, sou
     )
 
 
-def _headline(verdict: TextVerdict, message: Message) -> str:
-    is_machines = message.kind in (MessageKind.HOST, MessageKind.KILLED) or message.said.get("place") == "CPU"
-    if verdict.cause is Cause.DISGUISED and is_machines:
-        return "HOST MEMORY RAN OUT"
-    return verdict.cause.heading
+def explain_printed(printed: Sequence[PrintedMemory], *, source: str = "") -> TextExplanation:
+    """Explain memory figures that a program printed without an error message.
+
+    Args:
+        printed: the figures in the order of the text; at least one.
+        source: the name of the file.
+    """
+    verdict = judge_printed(printed)
+    return TextExplanation(
+        source=source,
+        cause=verdict.cause,
+        headline=verdict.cause.heading,
+        sentence=verdict.sentence,
+        evidence=dict(evidence_of(printed)),
+        remedies=verdict.remedies,
+        notes=verdict.notes,
+        found=None,
+        account=None,
+    )
 
 
 def _refusal(source: str, mention: Mention | None) -> str:
+    if mention is not None and mention.advice:
+        return f"{source} contains no out-of-memory error: line {mention.row} has another error. {mention.advice}"
     if mention is not None:
         return (
             f"{source} mentions memory running out at line {mention.row}, in an error message that ullage does not "
@@ -160,11 +185,11 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
 def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) -> TextVerdict:
     match message.kind:
         case MessageKind.ALLOCATOR:
-            return judge_allocator(message, account, situation_of(found.frames), libraries_bytes=libraries_bytes(found))
+            return judge_allocator(message, account, situation_of(found), libraries_bytes=libraries_bytes(found))
         case MessageKind.LIMIT:
             return judge_preempted(message)
         case _:
-            return judge_other(message, found.statement, found.context, found.frames)
+            return judge_other(found)
 
 
 def _evidence(message: Message, account: Account | None, together: Messages) -> dict[str, int]:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ullage.recorded.message.counted_messages import Unread
-from ullage.recorded.message.log import FoundMessage, Mention
+from ullage.recorded.message.log import Found, FoundMessage, Mention
 from ullage.recorded.message.message import Message
+from ullage.recorded.message.printed_memory import PrintedMemory
+from ullage.recorded.message.runs import RunStart
 from ullage.recorded.message.wording import MessageKind
 
 RECORDING: Final = (
@@ -16,10 +18,11 @@ RECORDING: Final = (
 """The PyTorch calls that record a memory snapshot: the first at the start, the second where the error is caught."""
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
+_MOST_PRINTED: Final = 100
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
 _NO_SNAPSHOT_HELPS: Final = (MessageKind.HOST, MessageKind.KILLED, MessageKind.ON_CHIP, MessageKind.PROGRAM)
 _OF_OTHERS: Final = {"vLLM", "SGLang", "TensorFlow", "CuPy", "CTranslate2", "onnxruntime", "another framework"}
-_NO_SNAPSHOT_OF: Final = ("MPS", "XPU", "NPU", "MUSA", "VULKAN")
+_NO_SNAPSHOT_OF: Final = ("MPS", "METAL", "XPU", "NPU", "MUSA", "VULKAN")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,18 +47,45 @@ class Messages:
     mention: Mention | None = None
     """A line that mentions an out-of-memory error but that ullage cannot parse."""
 
+    printed: list[PrintedMemory] = field(default_factory=list)
+    """The memory figures that programs printed, without errors. At most the first and last hundred are kept."""
+    earlier: tuple[int, ...] = ()
+    """The lines of the messages that ended earlier runs in the same log."""
+    later_row: int | None = None
+    """The line at which a later run without an out-of-memory error begins."""
+
     @classmethod
-    def of(cls, messages: Iterable[FoundMessage | Unread | Mention]) -> "Messages":
-        """Collect the out-of-memory messages that `ullage.recorded.message.log.scan` finds in a log."""
-        together = cls()
-        for found in messages:
-            if isinstance(found, Unread):
-                together.rest = found
-            elif isinstance(found, Mention):
-                together.mention = found
-            else:
-                together.add(found)
-        return together
+    def of(cls, found: Iterable[Found]) -> "Messages":
+        """Collect what `ullage.recorded.message.log.scan` finds in a log.
+
+        If the log has several runs, the messages of the newest run that ran out of memory are returned.
+        """
+        runs, starts = [cls()], [1]
+        for each in found:
+            match each:
+                case Unread():
+                    runs[-1].rest = each
+                case Mention():
+                    runs[-1].mention = each
+                case PrintedMemory():
+                    runs[-1].add_printed(each)
+                case RunStart():
+                    if runs[-1].failures:
+                        runs.append(cls(rest=runs[-1].rest))
+                        starts.append(each.row)
+                case FoundMessage():
+                    runs[-1].add(each)
+        index = next((at for at in reversed(range(len(runs))) if runs[at].failures), len(runs) - 1)
+        chosen = runs[index]
+        chosen.earlier = tuple(run.deciding.row for run in runs[:index] if run.deciding is not None)
+        chosen.later_row = starts[index + 1] if index + 1 < len(runs) else None
+        return chosen
+
+    def add_printed(self, printed: PrintedMemory) -> None:
+        """Add memory figures that a program printed."""
+        if len(self.printed) >= 2 * _MOST_PRINTED:
+            del self.printed[_MOST_PRINTED]
+        self.printed.append(printed)
 
     def add(self, found: FoundMessage) -> None:
         """Add one message to the collection."""
@@ -119,6 +149,14 @@ class Messages:
                 f"{number} out-of-memory messages{again}; this report explains the one at line {found.row}, because "
                 "later failures are often consequences of the first"
             )
+        if self.earlier:
+            lines = ", ".join(str(row) for row in self.earlier[:5]) + (" ..." if len(self.earlier) > 5 else "")
+            notes.append(
+                f"the text has the output of several runs; this report explains the newest that failed. Earlier runs "
+                f"ran out of memory at line {lines}"
+            )
+        if self.later_row is not None:
+            notes.append(f"a later run begins at line {self.later_row} and has no out-of-memory error")
         if self.killed is not None and found.message.kind is MessageKind.ALLOCATOR and self.killed.row > found.row:
             notes.append(
                 f"line {self.killed.row} reports that host memory ran out too: that is not a consequence of the GPU "
@@ -148,10 +186,17 @@ def _with_traceback(first: FoundMessage, again: FoundMessage) -> FoundMessage:
 def _goes_before(found: FoundMessage, current: FoundMessage | None) -> bool:
     if current is None or current.message.kind is MessageKind.WARNING:
         return True
-    if current.message.wording == "unknown" and "Caught OutOfMemoryError in replica" in current.message.text:
-        # DataParallel prints the error's name and the replica first; PyTorch's own message follows.
-        return found.message.kind is MessageKind.ALLOCATOR and found.message.total_bytes is not None
+    # The same failure is often written twice: first by its name alone (DataParallel, a progress bar, a title or the
+    # user's sentence about it), then in full.
+    is_bare = current.message.wording in ("unknown", "bare") and not _has_figures(current.message)
+    is_same = current.message.requested_bytes in (None, found.message.requested_bytes)
+    if is_bare and is_same and found.message.kind is MessageKind.ALLOCATOR and _has_figures(found.message):
+        return True
     return found.message.is_certain and not current.message.is_certain
+
+
+def _has_figures(message: Message) -> bool:
+    return message.total_bytes is not None or message.allocated_bytes is not None
 
 
 def _snapshot_helps(found: FoundMessage) -> bool:

@@ -4,9 +4,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ullage.base.units import BOGUS_BYTES, GIB, text_of_bytes
+from ullage.base.units import GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.text.host_memory import judge_host, judge_killed
 from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, estimate
+from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.traceback import TextFrame
 from ullage.recorded.message.wording import MessageKind
@@ -33,9 +35,41 @@ _VULKAN: Final = TextVerdict(
     remedies=(estimate("a smaller tile, image, batch or model", "reduces the memory needed at once, in any program"),),
     notes=("other programs may use the GPU, including the desktop",),
 )
+_CANN: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    likely=Cause.DISGUISED,
+    sentence=(
+        "Ascend's runtime (CANN) could not get memory on the NPU, outside of PyTorch's allocator: for the workspace of "
+        "an operator, for compiling, or for its start. The message has no figures of the NPU."
+    ),
+    remedies=(
+        estimate(
+            "a smaller batch, image or sequence, offloading, or quantized weights",
+            "operators need workspace in addition to the tensors: leave a few GiB free",
+        ),
+        estimate("list the NPU's processes with npu-smi info, and end the others", "they use the same memory"),
+    ),
+)
+"""The verdict on a failed allocation of Ascend's runtime."""
+_METAL: Final = TextVerdict(
+    cause=Cause.UNIFIED_MEMORY,
+    sentence=(
+        "Metal had no memory left: CPU and GPU share the memory of a Mac, and weights, KV cache and activations exceed "
+        "what macOS lets the GPU use."
+    ),
+    remedies=(
+        estimate(
+            "a smaller or more quantized model, a shorter context, a smaller KV cache, or fewer requests at once",
+            "macOS lets the GPU use about two thirds to three quarters of the memory",
+        ),
+        estimate("end other programs", "they use the same memory"),
+    ),
+)
+"""The verdict on a Metal command that failed because memory ran out."""
 # The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log.
 _KERNEL_DRIVER: Final = TextVerdict(
     cause=Cause.DISGUISED,
+    likely=Cause.UNIFIED_MEMORY,
     sentence=(
         "NVIDIA's kernel driver could not get memory; its line in the system log does not say whether GPU or host "
         "memory ran out, how much was requested, or for which process."
@@ -45,6 +79,10 @@ _KERNEL_DRIVER: Final = TextVerdict(
             "a lower gpu_memory_utilization, mem_fraction_static or batch",
             "on a machine with unified memory (GB10 in DGX Spark, Jetson), the GPU shares the host's memory",
         ),
+        estimate(
+            "drop the page cache before loading: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
+            "files that were read, such as checkpoints, stay in the page cache of the shared memory",
+        ),
     ),
     notes=(
         "with unified memory, programs get no error that they can catch, and the machine may freeze: leave 10 GiB "
@@ -53,6 +91,8 @@ _KERNEL_DRIVER: Final = TextVerdict(
     ),
 )
 """The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
+_PINS: Final = re.compile(r"pin_memory|cudaHost(?:Alloc|Register)|pinned|\.to\([\"']cpu[\"'].*non_blocking ?= ?True")
+"""Pattern for statements that pin host memory. A copy to the CPU with non_blocking=True pins its destination."""
 _FIRST_USE: Final = re.compile(
     r"\b(set_device|init_device|_lazy_init|_cuda_init|cuda\.init|cuDevicePrimaryCtxRetain)\b"
 )
@@ -73,7 +113,7 @@ _FIRST_CALL: Final = TextVerdict(
 )
 """The verdict on an out-of-memory error of CUDA at the first use of the GPU in a process."""
 _UNIFIED: Final = TextVerdict(
-    cause=Cause.DISGUISED,
+    cause=Cause.UNIFIED_MEMORY,
     sentence=(
         "The memory that GPU and CPU share is full (unified memory, as on Jetson): the operating system, its page "
         "cache, other programs and pinned memory use the same memory."
@@ -103,13 +143,6 @@ _WITHOUT_NVML: Final = TextVerdict(
         "torch.cuda.memory_summary() has PyTorch's figures; call it where the error is caught",
     ),
 )
-_VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
-"""Pattern for the kernel's line about a killed process, with the host memory that the process held."""
-_LIMITED: Final = {
-    "slurm": ("Slurm job", "#SBATCH --mem=..."),
-    "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
-}
-"""Maps each scheduler to what it gives a memory limit, such as a job, and to the setting that raises the limit."""
 _WARNED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -120,23 +153,20 @@ _WARNED: Final = TextVerdict(
 )
 
 
-def judge_other(
-    message: Message, statement: str | None, context: tuple[str, ...] = (), frames: Sequence[TextFrame] = ()
-) -> TextVerdict:
-    """Return the verdict on a message that does not come from PyTorch's allocator.
-
-    Args:
-        message: the message.
-        statement: the line of user code that raised the error, if known.
-        context: the activities of the program, as names from `ullage.recorded.message.log`.
-        frames: the stack frames of the traceback, the innermost first.
-    """
-    if message.kind is MessageKind.DRIVER:
-        judge = _DRIVERS.get(message.backend or "")
-        if judge is None:
-            return _driver(statement, context, frames)
-    else:
-        judge = _JUDGES[message.kind]
+def judge_other(found: FoundMessage) -> TextVerdict:
+    """Return the verdict on a message that does not come from PyTorch's allocator."""
+    message = found.message
+    match message.kind:
+        case MessageKind.DRIVER if message.backend not in _DRIVERS:
+            return _driver(found)
+        case MessageKind.HOST:
+            return judge_host(found)
+        case MessageKind.KILLED:
+            return judge_killed(found)
+        case MessageKind.DRIVER:
+            judge = _DRIVERS[message.backend or ""]
+        case _:
+            judge = _JUDGES[message.kind]
     return judge(message) if callable(judge) else judge
 
 
@@ -178,24 +208,28 @@ def _bogus(message: Message) -> TextVerdict:
     )
 
 
-def _driver(statement: str | None, context: tuple[str, ...], frames: Sequence[TextFrame]) -> TextVerdict:
-    if (statement is not None and "pin_memory" in statement) or "pinned memory" in context:
-        line = f" ({statement})" if statement is not None else " (the traceback shows where)"
+def _driver(found: FoundMessage) -> TextVerdict:
+    statement, context, frames = found.statement, found.context, found.frames
+    pins = next((frame for frame in frames[:8] if frame.statement and _PINS.search(frame.statement)), None)
+    if pins is not None or "pinned memory" in context:
+        shown = pins.statement if pins is not None else statement
+        line = f" ({shown})" if shown is not None else " (the traceback shows where)"
         return TextVerdict(
-            cause=Cause.DISGUISED,
+            cause=Cause.PINNED_MEMORY,
             sentence=(
                 f"Host memory could not be pinned{line}, although CUDA's error reads as if GPU memory had run out."
             ),
             remedies=(
                 estimate(
-                    "pin_memory=False, or less prefetching",
-                    "PyTorch rounds the size of pinned memory up to a power of two",
+                    "pin_memory=False, non_blocking=False, or less prefetching or offloading",
+                    "PyTorch rounds the size of pinned memory up to a power of two, and pinned memory cannot be "
+                    "swapped: leave host memory free",
                 ),
             ),
         )
     if "unified memory" in context:
         return _UNIFIED
-    if is_first_call(frames, statement):
+    if "first CUDA call" in context or is_first_call(frames, statement):
         return _FIRST_CALL
     return TextVerdict(
         cause=Cause.DISGUISED,
@@ -203,10 +237,19 @@ def _driver(statement: str | None, context: tuple[str, ...], frames: Sequence[Te
             "CUDA itself ran out of memory, outside of PyTorch's allocator: it needed memory for its context, for "
             "loading kernels, or for pinning host memory. The message has no figures."
         ),
-        remedies=(LEAVE_ROOM,),
+        remedies=(
+            estimate(
+                "list the GPU's processes with nvidia-smi; end the others, or use another GPU",
+                "memory that other processes hold is the most frequent reason",
+            ),
+            estimate(
+                "leave GPU memory free for CUDA: a smaller batch or model, or "
+                "torch.cuda.set_per_process_memory_fraction(0.9)",
+                "CUDA's context, kernels and libraries need memory outside PyTorch's allocator",
+            ),
+        ),
         notes=(
-            "if this is the first use of the GPU in the process, other processes hold its memory: list them with "
-            "nvidia-smi",
+            "CUDA reports errors late: CUDA_LAUNCH_BLOCKING=1 shows the call that failed",
             "if the traceback has pin_memory or cudaHostAlloc, host memory ran out, not GPU memory",
         ),
     )
@@ -262,85 +305,14 @@ def _library(message: Message) -> TextVerdict:
         "torch.cuda.mem_get_info() before that line"
     )
     notes = () if message.is_certain else (doubt,)
-    return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=(LEAVE_ROOM,), notes=notes)
-
-
-def _host(message: Message) -> TextVerdict:
-    asked = f": {text_of_bytes(message.requested_bytes)} were requested" if message.requested_bytes else ""
-    if message.wording == "shared_memory":
-        return TextVerdict(
-            cause=Cause.LIMIT,
-            sentence="/dev/shm is full, not the GPU: DataLoader workers pass batches through it.",
-            remedies=(
-                estimate("docker run --shm-size=8g, or fewer workers", "batches in flight = workers x prefetch_factor"),
-            ),
+    remedies = (LEAVE_ROOM, estimate("a smaller batch or model", "leaves GPU memory free for libraries"))
+    if message.backend == "NCCL":
+        shared = estimate(
+            "NCCL_CUMEM_HOST_ENABLE=0, or another version of NCCL",
+            "in WSL and in some containers NCCL cannot allocate shared host memory through the driver",
         )
-    if message.wording == "paging_file":
-        return TextVerdict(
-            cause=Cause.DISGUISED,
-            sentence="Host memory ran out, not GPU memory: Windows cannot commit more of it.",
-            remedies=(
-                estimate("a larger paging file", "Windows can commit the host's memory plus that file"),
-                estimate("fewer DataLoader workers", "each worker loads CUDA's libraries, which count in full"),
-            ),
-        )
-    if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
-        return TextVerdict(
-            cause=Cause.BOGUS_SIZE,
-            sentence=f"The requested size is impossible for host memory{asked}. Check the code that computes it.",
-        )
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=f"Host memory ran out, not GPU memory{asked}.",
-        notes=(
-            "Java's own limit counts as host memory: -Xmx raises it"
-            if message.wording == "java"
-            else "a limit of the container or the batch system counts as host memory",
-        ),
-    )
-
-
-def _killed(message: Message) -> TextVerdict:
-    if not message.is_certain:
-        return TextVerdict(
-            cause=Cause.CANNOT_TELL,
-            sentence=(
-                "The process was killed from outside (SIGKILL: exit code 137 or -9), usually by the system because "
-                "host memory, not GPU memory, was full."
-            ),
-            notes=(
-                "dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",
-            ),
-        )
-    victim = _VICTIM.search(message.text)
-    held = f": process {victim['name']} held {text_of_bytes(int(victim['kib']) * 1024)}" if victim is not None else ""
-    if message.wording in _LIMITED:
-        where, how = _LIMITED[message.wording]
-        return TextVerdict(
-            cause=Cause.DISGUISED,
-            sentence=(
-                f"Host memory ran out, not GPU memory: the {where} reached its memory limit, and a process was killed"
-                f"{held}. The machine may have had free memory."
-            ),
-            remedies=(
-                estimate(f"a higher memory limit ({how})", "the limit counts the memory of all processes and /dev/shm"),
-                estimate(
-                    "use less host memory: fewer DataLoader workers, and checkpoints that are loaded by one process "
-                    "at a time",
-                    "each worker, and each process that loads a checkpoint, has its own copy",
-                ),
-            ),
-        )
-    return TextVerdict(
-        cause=Cause.DISGUISED,
-        sentence=f"Host memory ran out, not GPU memory, and the system killed the process{held}.",
-        remedies=(
-            estimate(
-                "fewer DataLoader workers, smaller prefetch, or a higher memory limit for the job",
-                "each worker has a copy",
-            ),
-        ),
-    )
+        remedies = (LEAVE_ROOM, shared)
+    return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=remedies, notes=notes)
 
 
 def _on_chip(message: Message) -> TextVerdict:
@@ -348,7 +320,7 @@ def _on_chip(message: Message) -> TextVerdict:
     who = "Triton" if message.backend == "TRITON" else message.backend
     has = f"{int(message.said['limit_bytes']):,}" if "limit_bytes" in message.said else "less"
     return TextVerdict(
-        cause=Cause.LIMIT,
+        cause=Cause.ON_CHIP,
         sentence=(
             f"The chip's shared memory is too small, not the GPU's memory: a {who} kernel needs {needed} per block, "
             f"and the chip has {has}. Freeing GPU memory does not help."
@@ -361,12 +333,12 @@ _JUDGES: Final[dict[MessageKind, _Judge]] = {
     MessageKind.ADDRESS_SPACE: _address_space,
     MessageKind.BOGUS_SIZE: _bogus,
     MessageKind.LIBRARY: _library,
-    MessageKind.HOST: _host,
-    MessageKind.KILLED: _killed,
     MessageKind.ON_CHIP: _on_chip,
     MessageKind.WARNING: _WARNED,
 }
 _DRIVERS: Final[dict[str, _Judge]] = {
+    "NPU": _CANN,
+    "METAL": _METAL,
     "LEVEL_ZERO": _level_zero,
     "NVRM": _KERNEL_DRIVER,
     "VULKAN": _VULKAN,

@@ -6,10 +6,11 @@ a smaller batch does not help, and without gradients activation checkpointing sa
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.traceback import TextFrame
 
 
@@ -28,6 +29,8 @@ class FailurePhase(StrEnum):
     """Token generation with a language model, whose KV cache grows."""
     DECODING = "decoding"
     """The decoder of an image or video autoencoder (VAE)."""
+    PREPARING = "preparing"
+    """A model is wrapped for training on several GPUs, or its optimizer is partitioned."""
     GATHERING = "gathering"
     """A state dict or sharded parameters are collected, for example to save a checkpoint."""
     COMPILING = "compiling"
@@ -106,6 +109,13 @@ _GATHERS: Final = _words(
     r"\bsave_(pretrained|checkpoint|model|16bit_model)\(",
     r"summon_full_params|GatheredParameters|get_model_state_dict|full_tensor\(|get_fp32_state_dict",
 )
+_PREPARES: Final = _words(
+    r"\baccelerator\.prepare\(",
+    r"\b(DistributedDataParallel|FullyShardedDataParallel|FSDP|DDP)\(",
+    r"\bfully_shard\(",
+    r"\bdeepspeed\.initialize\(",
+    r"\b_prepare_(fsdp|deepspeed|ddp)\w*\(",
+)
 _OPTIMIZERS: Final = _words(r"torch[\\/]optim[\\/]", r"bitsandbytes[\\/]optim[\\/]", r"deepspeed[\\/].*optim")
 _EVALUATES: Final = _words(
     r"\b(no_grad|inference_mode)\b",
@@ -119,15 +129,27 @@ _SIGNS: Final = (
     # Of the signs that one frame has, the first decides.
     _PhaseSign(
         phase=FailurePhase.COMPILING,
-        file=_words(r"torch[\\/]_inductor[\\/]", r"triton[\\/](testing|runtime[\\/]autotuner)"),
+        file=_words(
+            r"_inductor[\\/]\w*(select_algorithm|autotune|triton_heuristics|benchmarking)",
+            r"_inductor[\\/]runtime[\\/]\w*(triton_heuristics|benchmarking)",
+            r"triton[\\/](testing|runtime[\\/]autotuner)",
+        ),
     ),
     _PhaseSign(phase=FailurePhase.GATHERING, statement=_GATHERS),
+    _PhaseSign(phase=FailurePhase.PREPARING, statement=_PREPARES),
     _PhaseSign(phase=FailurePhase.LOADING, statement=_LOADS),
     _PhaseSign(phase=FailurePhase.LOADING, function=_LOADING_FUNCTION),
     _PhaseSign(
         phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
     ),
+    _PhaseSign(
+        phase=FailurePhase.LOADING,
+        file=_words(r"nn[\\/]modules[\\/]module\.py$"),
+        statement=_words(r"^param_applied = fn\(param\)", r"^return t\.to\("),
+    ),
     _PhaseSign(phase=FailurePhase.OPTIMIZER, file=_OPTIMIZERS),
+    _PhaseSign(phase=FailurePhase.OPTIMIZER, function=_words(r"^_optimizer_step$")),
+    _PhaseSign(phase=FailurePhase.OPTIMIZER, statement=_words(r"\bexp_avg(_sq)?\b")),
     _PhaseSign(
         phase=FailurePhase.OPTIMIZER, statement=_words(r"\b(optimizer|optim|opt|scaler|self\.optimizer)\w*\.step\(")
     ),
@@ -158,11 +180,25 @@ _SIGNS: Final = (
         function=_words(r"^(forward|_call_impl|__call__|_wrapped_call_impl|training_step|compute_loss)$"),
     ),
 )
+_PROGRAMS: Final = {"ComfyUI": "comfy", "vLLM": "vllm", "SGLang": "sglang"}
 _PACKAGE: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<name>\w+)[\\/]")
 _NOT_NAMED: Final = ("torch", "threading", "runpy")
 
 
-def situation_of(frames: Sequence[TextFrame]) -> Situation:
+def situation_of(found: FoundMessage) -> Situation:
+    """Return what the program of an error message was doing.
+
+    Without a traceback, the lines above the message are read as statements, because people often paste only a part.
+    """
+    frames = found.frames or tuple(
+        TextFrame(file="", line=0, statement=row) for row in reversed(found.nearby) if row.strip()
+    )
+    situation = situation_of_frames(frames)
+    programs = tuple(name for sign, name in _PROGRAMS.items() if sign in found.context)
+    return replace(situation, libraries=(*situation.libraries, *programs))
+
+
+def situation_of_frames(frames: Sequence[TextFrame]) -> Situation:
     """Return what a program was doing, from the stack frames of its traceback.
 
     The innermost frame with a sign decides. The sign of a forward pass is weaker than all others, because a forward

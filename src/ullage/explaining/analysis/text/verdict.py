@@ -15,6 +15,8 @@ class TextVerdict:
 
     cause: Cause
     sentence: str
+    likely: Cause | None = None
+    """A guess: the cause that fits the text best, if `cause` is `CANNOT_TELL` or too general."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -24,6 +26,13 @@ def estimate(name: str, arithmetic: str) -> Remedy:
     if name.startswith(_SETTINGS):
         return Remedy(setting=name, proved=False, remark=arithmetic)
     return Remedy(action=name, proved=False, remark=arithmetic)
+
+
+def headline_of(verdict: TextVerdict) -> str:
+    """Return the headline of a report: the cause, or a guess that is labelled as a guess."""
+    if verdict.likely not in (None, verdict.cause):
+        return f"PROBABLY {verdict.likely.heading}"
+    return verdict.cause.heading
 
 
 SEE_NVIDIA_SMI: Final = "other programs may use the GPU: list them with nvidia-smi"

@@ -46,11 +46,13 @@ TENSORFLOW_COPY: Final = TextVerdict(
 def another_program(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Explain an out-of-memory message of JAX, TensorFlow or llama.cpp."""
     program = message.backend or "a program"
+    if program == "TensorFlow" and "xla" in message.text:  # JAX uses the same allocator
+        program = "JAX"
     asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "the requested memory"
     where = f" on GPU {message.device}" if message.device is not None else ""
     if message.kind is MessageKind.HOST or message.said.get("place") == "CPU":
         return TextVerdict(
-            cause=Cause.DISGUISED,
+            cause=Cause.HOST_MEMORY,
             sentence=f"Host memory ran out, not GPU memory: {program} could not get {asked}.",
             notes=(_OF_THE_MACHINE,),
         )
@@ -70,6 +72,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
     if program in _WITH_A_POOL:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
+            likely=Cause.TRULY_FULL,
             sentence=f"{program}'s own pool of GPU memory{where} could not provide {asked}; the cause is unknown.",
             remedies=remedies,
             notes=("the message contains neither the size of the pool nor that of the GPU", _TAKEN),
@@ -91,13 +94,13 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
     match message.said.get("memory"):
         case "machine":
             return TextVerdict(
-                cause=Cause.DISGUISED,
+                cause=Cause.HOST_MEMORY,
                 sentence=f"Host memory ran out, not GPU memory{asked}{words}.",
                 notes=(_OF_THE_MACHINE,),
             )
         case "chip":
             return TextVerdict(
-                cause=Cause.LIMIT,
+                cause=Cause.ON_CHIP,
                 sentence=(
                     "The chip's shared memory is too small, not the GPU's memory: a kernel needs more of it per block"
                     f"{words}. Freeing GPU memory does not help."
@@ -120,6 +123,7 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
             whose = "A program ran out of GPU or host memory (the message does not say which)"
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
+        likely=Cause.TRULY_FULL if message.said.get("memory") == "card" else None,
         sentence=f"{whose}{asked}{words}, so the cause is unknown.",
         remedies=(SMALLER,),
         notes=(

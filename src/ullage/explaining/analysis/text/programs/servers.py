@@ -155,6 +155,48 @@ def flashinfer(message: Message, server: ServerMemory | None) -> TextVerdict:
     )
 
 
+TRITON_POOL: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence=(
+        "The CUDA memory pool of Triton Inference Server is too small, not the GPU's memory: the server copies tensors "
+        "of requests through this pool, which has 64 MiB by default."
+    ),
+    remedies=(
+        estimate(
+            "tritonserver --cuda-memory-pool-byte-size=0:1073741824 (GPU 0, 1 GiB)", "at least the tensors of one batch"
+        ),
+        estimate("smaller batches, or fewer instances of the model", "each needs its tensors in the pool"),
+    ),
+)
+LMCACHE_POOL: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence="LMCache's pool of host memory for the KV cache is full; the limit is a setting of LMCache.",
+    remedies=(
+        estimate("a higher LMCACHE_MAX_LOCAL_CPU_SIZE (max_local_cpu_size, in GB)", "it must fit into host memory"),
+        estimate("update LMCache", "newer versions evict old entries when the pool is full"),
+    ),
+)
+
+
+def neuron(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Explain an allocation that AWS's Neuron runtime refused."""
+    asked = text_of_bytes(message.requested_bytes or 0)
+    return TextVerdict(
+        cause=Cause.TRULY_FULL,
+        sentence=f"The memory of the Neuron device is too small: {asked} were requested at once.",
+        remedies=(
+            estimate(
+                "a smaller or more widely sharded model (tensor parallelism), or a smaller batch or sequence length",
+                f"one request of {asked}",
+            ),
+            estimate(
+                "update transformers, or load without device_map",
+                "older versions request the size of all weights at once to warm up the allocator",
+            ),
+        ),
+    )
+
+
 def ray(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Explain why Ray ended a task when host memory was nearly used up."""
     used, total, said = message.host_used_bytes, message.host_total_bytes, message.said
@@ -167,8 +209,9 @@ def ray(message: Message, server: ServerMemory | None) -> TextVerdict:
     ]
     if "task_bytes" in said and used is not None:
         notes.insert(0, f"the ended task held {text_of_bytes(bytes_of(said['task_bytes']))} of it")
+    figures = figures or ", and Ray ended a task or a worker"
     return TextVerdict(
-        cause=Cause.DISGUISED,
+        cause=Cause.HOST_MEMORY,
         sentence=f"Host memory ran out, not GPU memory{figures}.",
         remedies=(
             estimate(

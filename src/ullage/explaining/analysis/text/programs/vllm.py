@@ -6,6 +6,7 @@ from typing import Final
 from ullage.base.units import GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.remedy import Remedy
+from ullage.explaining.analysis.text.account import is_unified
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.figure import bytes_of
 from ullage.recorded.message.message import Message
@@ -110,6 +111,25 @@ def free_at_start(message: Message, server: ServerMemory | None) -> TextVerdict:
     sums = f"{text_of_bytes(free)} free / {text_of_bytes(total)}, rounded down"
     lower = (estimate(f"gpu_memory_utilization={fitting:.2f}", sums),) if fitting > 0 else ()
     share = message.said.get("utilization", "a share")
+    if is_unified(total):
+        return TextVerdict(
+            cause=Cause.UNIFIED_MEMORY,
+            sentence=(
+                f"CPU and GPU use the same memory: {text_of_bytes(total)} is the size of the memory that CPU and GPU "
+                f"share in a GB10 (DGX Spark) or Jetson Thor. The system, its page cache and programs used "
+                f"{text_of_bytes(used)} of it, and vLLM's budget is {share} x {text_of_bytes(total)} = "
+                f"{text_of_bytes(wanted)}."
+            ),
+            remedies=(
+                *lower,
+                estimate(
+                    "drop the page cache before the start: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
+                    "files that were read, such as checkpoints, stay in the page cache; free -h shows it, nvidia-smi "
+                    "has no figures for unified memory",
+                ),
+                estimate("end other programs that use host memory", "they use the same memory; also files in /dev/shm"),
+            ),
+        )
     if max(0, used - _CONTEXT_BYTES) < wanted - free:
         return TextVerdict(
             cause=Cause.LIMIT,

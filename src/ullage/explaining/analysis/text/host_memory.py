@@ -1,0 +1,178 @@
+"""Explains errors of host memory: the machine, a container, a batch job, Windows, /dev/shm, or a kill by the system."""
+
+import re
+from typing import Final
+
+from ullage.base.units import BOGUS_BYTES, KIB, text_of_bytes
+from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.remedy import Remedy
+from ullage.explaining.analysis.text.situation import FailurePhase, situation_of
+from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
+from ullage.recorded.message.log import FoundMessage
+
+_VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
+"""Pattern for the kernel's line about a killed process, with the host memory that the process held."""
+_LIMITED: Final = {
+    "slurm": ("Slurm job", "#SBATCH --mem=..."),
+    "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
+    "cgroup": ("container or job", "docker run --memory=..., resources.limits.memory, or #SBATCH --mem=..."),
+}
+"""Names of memory limits below the memory of the machine, and how to raise them, by the wording of the message."""
+_FEWER_WORKERS: Final = estimate(
+    "fewer DataLoader workers (num_workers) and less prefetching", "each worker has its own copy of what it loads"
+)
+_LOAD_WITH_LESS: Final = estimate(
+    "load the weights with less host memory: safetensors files, low_cpu_mem_usage=True, device_map='auto', one process "
+    "at a time",
+    "a checkpoint that is read into host memory first needs its full size there, in each process",
+)
+_FEWER_PROCESSES: Final = estimate(
+    "fewer processes for the data set (num_proc, dataset_num_proc)", "each process has its own copy of the data"
+)
+_MORE_RAM: Final = estimate(
+    "more host memory (RAM) or swap for the machine, container or virtual machine",
+    "the memory of the container, or of WSL, may be less than the memory of the machine",
+)
+_SHARED_BY_BOTH: Final = (
+    estimate(
+        "use less of the shared memory: a smaller or quantized model, a shorter context, or a lower "
+        "gpu_memory_utilization",
+        "the GPU has no memory of its own here: weights, KV cache, the page cache and programs use the host's memory",
+    ),
+    estimate(
+        "drop the page cache before loading: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
+        "files that were read, such as checkpoints, stay in the page cache",
+    ),
+)
+
+
+def judge_host(found: FoundMessage) -> TextVerdict:
+    """Return the verdict on a request for host memory that failed."""
+    message = found.message
+    asked = f": {text_of_bytes(message.requested_bytes)} were requested" if message.requested_bytes else ""
+    match message.wording:
+        case "shared_memory" | "shm_segment":
+            return _shared_memory(found)
+        case "paging_file":
+            return TextVerdict(
+                cause=Cause.COMMIT_LIMIT,
+                sentence="Host memory ran out, not GPU memory: Windows cannot commit more of it.",
+                remedies=(
+                    estimate("a larger paging file", "Windows can commit the host's memory plus that file"),
+                    _by_phase(found) or _FEWER_WORKERS,
+                ),
+            )
+    if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
+        return TextVerdict(
+            cause=Cause.BOGUS_SIZE,
+            sentence=f"The requested size is impossible for host memory{asked}. Check the code that computes it.",
+        )
+    return TextVerdict(
+        cause=Cause.HOST_MEMORY,
+        sentence=f"Host memory ran out, not GPU memory{asked}.",
+        remedies=(_by_phase(found) or _FEWER_WORKERS, _MORE_RAM) if message.wording != "java" else (),
+        notes=(
+            "Java's own limit counts as host memory: -Xmx raises it"
+            if message.wording == "java"
+            else "a limit of the container or the batch system counts as host memory",
+        ),
+    )
+
+
+def _shared_memory(found: FoundMessage) -> TextVerdict:
+    if found.message.wording == "shm_segment":
+        who = "NCCL passes data between the processes of one machine through it"
+        why = "a container has 64 MiB of it by default, and NCCL needs about 10 MiB for each pair of processes"
+    else:
+        who = "DataLoader workers pass batches through it"
+        why = "batches in flight = workers x prefetch_factor"
+    return TextVerdict(
+        cause=Cause.SHARED_MEMORY,
+        sentence=f"/dev/shm is full, not the GPU: {who}.",
+        remedies=(
+            estimate(
+                "docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir volume with medium: Memory at "
+                "/dev/shm",
+                why,
+            ),
+            estimate("fewer DataLoader workers", "each batch in flight needs its size in /dev/shm")
+            if found.message.wording == "shared_memory"
+            else estimate("remove old files from /dev/shm", "files of ended processes stay there: df -h /dev/shm"),
+        ),
+    )
+
+
+def judge_killed(found: FoundMessage) -> TextVerdict:
+    """Return the verdict on a process that was killed."""
+    message = found.message
+    victim = _VICTIM.search(message.text)
+    held = f": process {victim['name']} held {text_of_bytes(int(victim['kib']) * KIB)}" if victim is not None else ""
+    by_phase = _by_phase(found)
+    if "unified memory" in found.context:
+        return TextVerdict(
+            cause=Cause.UNIFIED_MEMORY if message.is_certain else Cause.CANNOT_TELL,
+            likely=Cause.UNIFIED_MEMORY,
+            sentence=(
+                f"The system killed the process, because the memory that GPU and CPU share was full (unified memory)"
+                f"{held}."
+            ),
+            remedies=_SHARED_BY_BOTH,
+        )
+    if not message.is_certain:
+        return TextVerdict(
+            cause=Cause.CANNOT_TELL,
+            likely=Cause.HOST_MEMORY,
+            sentence=(
+                "The process was killed from outside (SIGKILL: exit code 137 or -9), usually by the system because "
+                "host memory, not GPU memory, was full."
+            ),
+            remedies=tuple(remedy for remedy in (by_phase, _MORE_RAM) if remedy is not None),
+            notes=(
+                "dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",
+            ),
+        )
+    less = by_phase or estimate(
+        "use less host memory: fewer DataLoader workers, and checkpoints that are loaded by one process at a time",
+        "each worker, and each process that loads a checkpoint, has its own copy",
+    )
+    if message.wording in _LIMITED:
+        where, how = _LIMITED[message.wording]
+        limit = _limit_of(found)
+        return TextVerdict(
+            cause=Cause.JOB_LIMIT,
+            sentence=(
+                f"Host memory ran out, not GPU memory: the {where} reached its memory limit{limit}, and a process was "
+                f"killed{held}. The machine may have had free memory."
+            ),
+            remedies=(
+                estimate(f"a higher memory limit ({how})", "the limit counts the memory of all processes and /dev/shm"),
+                less,
+            ),
+        )
+    return TextVerdict(
+        cause=Cause.HOST_MEMORY,
+        sentence=f"Host memory ran out, not GPU memory, and the system killed the process{held}.",
+        remedies=(less, _MORE_RAM),
+    )
+
+
+def _limit_of(found: FoundMessage) -> str:
+    said = found.message.said
+    if "limit_kib" in said:
+        return f" of {text_of_bytes(int(said['limit_kib']) * KIB)}"
+    return f" of {said['limit']}" if "limit" in said else ""
+
+
+def _by_phase(found: FoundMessage) -> Remedy | None:
+    """Return the advice that follows from what the program was doing when host memory ran out, or None."""
+    phase = situation_of(found).phase
+    if phase is FailurePhase.LOADING or "weights" in found.context:
+        return _LOAD_WITH_LESS
+    if "data set processes" in found.context:
+        return _FEWER_PROCESSES
+    if phase is FailurePhase.GATHERING:
+        return estimate(
+            "save a sharded state dict (torch.distributed.checkpoint), or gather it on rank 0 only",
+            "a full state dict in each process needs the size of the whole model in host memory, once per process",
+        )
+    return None
