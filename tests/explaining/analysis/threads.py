@@ -8,8 +8,11 @@ Each line of `data/threads_rules.jsonl` and `data/threads_measure.jsonl` is one 
 written down before ullage read the text, by readers who did not know its rules. `cause` is what an expert concludes
 from the text; `accept` lists causes that are right too; `advice_any` are patterns of useful advice.
 
-The texts of one repository are all in the same half (a hash of its name decides). Rules may be written from the first
-half. The second half only measures: nobody who writes rules reads it.
+The texts of one repository are all in the same half. Rules may be written from the first half (432 texts). The second
+half (80 texts) only measures: it was collected after the rules had been written, from repositories that the first half
+does not have, and nobody who writes rules reads it. The first half once had a measuring half itself (204 texts, 84 % of
+the causes right), from which rules were then learned. Error messages and log lines are as programs printed them; all
+sentences of the files are ours.
 """
 
 import json
@@ -103,9 +106,9 @@ def judged(text: dict[str, Any]) -> Judged:
 def shares(half: str) -> dict[str, float]:
     """Return the shares of one half: cause right, first advice useful, confidently wrong, not recognized."""
     each = [judged(text) for text in texts(half)]
-    number = len(each)
+    number = len(each) or 1
     return {
-        "texts": number,
+        "texts": len(each),
         "cause right": sum(one.is_right for one in each) / number,
         "first advice useful": sum(one.is_useful for one in each) / number,
         "confidently wrong": sum(one.is_confidently_wrong for one in each) / number,

@@ -13,11 +13,12 @@ from typing import Final
 from ullage.recorded.message.counted_messages import CountedMessages, Unread
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 from ullage.recorded.message.other_error import other_error
+from ullage.recorded.message.printed_growth import LONGEST_TEXT, PrintedGrowth, growth_in
 from ullage.recorded.message.printed_memory import PrintedMemory, printed_in
 from ullage.recorded.message.runs import RunStart, RunStarts
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
 from ullage.recorded.message.traceback import TextFrame, frames_above, without_prefix
-from ullage.recorded.message.unknown_words import HEADS, unknown_error
+from ullage.recorded.message.unknown_words import COMPARISONS, HEADS, refused_by_a_check, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
 # A number of characters before an out-of-memory message. In this range, ullage searches for signs of the program that
@@ -29,6 +30,8 @@ _ROW_CHARACTERS: Final = 200
 # A number of characters after an out-of-memory message, also in later lines. Errors of CUDA are followed by the name of
 # the call that failed.
 _CALL_CHARACTERS: Final = 400
+# The same for the traceback that vLLM logs after an error message.
+_TRACEBACK_CHARACTERS: Final = 2000
 _SIGNS: Final = {
     "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
@@ -105,7 +108,7 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
     begin = max(floor, start - _CONTEXT_CHARACTERS)
     row = text.find("\n", end, end + _ROW_CHARACTERS)
     last = row if row >= 0 else end + _ROW_CHARACTERS
-    until = {"first CUDA call": end + _CALL_CHARACTERS}
+    until = {"first CUDA call": end + _CALL_CHARACTERS, "weights": end + _TRACEBACK_CHARACTERS}
     return tuple(
         name
         for name, signs in _SIGNS.items()
@@ -149,7 +152,7 @@ class Mention:
     """The meaning of an error that is not an out-of-memory error, and what to do. Otherwise empty."""
 
 
-Found = FoundMessage | PrintedMemory | RunStart | Unread | Mention
+Found = FoundMessage | PrintedGrowth | PrintedMemory | RunStart | Unread | Mention
 
 
 def find_messages(text: str) -> list[FoundMessage]:
@@ -181,8 +184,10 @@ def scan(pieces: Iterable[str]) -> Iterator[Found]:
     other: Mention | None = None
     cut: FoundMessage | None = None
     is_any = is_certain = False
+    beginning = ""  # of the text, as long as it is short enough for the search for growing figures
     for piece, is_last in _with_last(_without_markup(pieces)):
         kept += piece
+        beginning = beginning + piece if len(beginning) <= LONGEST_TEXT else beginning
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
             continue
@@ -219,6 +224,8 @@ def scan(pieces: Iterable[str]) -> Iterator[Found]:
         rows += kept.count("\n", 0, gone)
         kept, done, told = kept[gone:], done - gone, max(0, told - gone)
         last = {rank: end - gone for rank, end in last.items() if end > gone}
+    if (growth := growth_in(beginning)) is not None:
+        yield growth
     if cut is not None and not is_certain and (cut.message.is_certain or not is_any):
         yield cut
     elif not is_any and (guessed := guess or other or mention) is not None:
@@ -247,6 +254,10 @@ def _guess(text: str, begin: int, until: int, rows: int, server: ServerLog) -> F
     places = [at for head in HEADS for at in _places(text, head, begin, until)]
     for at in sorted(places):
         message = unknown_error(text, at)
+        if message is not None:
+            return _found(text, Hit(at, at + 1, message), rows + text.count("\n", 0, at) + 1, {}, server)
+    for at in sorted(at for words in COMPARISONS for at in _places(text, words, begin, until)):
+        message = refused_by_a_check(text, at)
         if message is not None:
             return _found(text, Hit(at, at + 1, message), rows + text.count("\n", 0, at) + 1, {}, server)
     return None

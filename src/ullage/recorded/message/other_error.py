@@ -20,9 +20,10 @@ _ERRORS: Final = (
     # The first entry that fits decides.
     _OtherError(
         "CUDA error: invalid argument",
-        "The failing call pins host memory (pin_memory=True) and the driver refused it: pin less memory at once, use "
+        "The failing call probably pins host memory (pin_memory=True), and the driver refused it: pin less memory at "
+        "once (a smaller host buffer or cache), use "
         "pin_memory=False, or check ulimit -l.",
-        re.compile(r"pin_memory|pinned|cudaHost|on_cpu|device=.cpu"),
+        re.compile(r"pin_memory|pinned|cudaHost|on_cpu|device=.cpu|_host\.py|host_(?:pool|buffer|cache)|exp_avg"),
     ),
     _OtherError(
         "Too many open files",
@@ -33,6 +34,16 @@ _ERRORS: Final = (
         "illegal memory access",
         "It is not a lack of memory: a GPU kernel used an address that is not its own, usually because of a bug in "
         f"the kernel or an index that is out of range; {_BLOCKING}, and update the library that has the kernel.",
+    ),
+    _OtherError(
+        "is/are busy or unavailable",
+        "It is not a lack of memory: the driver refused access to the GPU. Look with nvidia-smi for another process in "
+        "exclusive compute mode, use another GPU, or restart the machine if the driver is in a bad state.",
+    ),
+    _OtherError(
+        "Memory access fault by GPU node",
+        "It is not a lack of memory: a kernel used an invalid address, often because ROCm or PyTorch was built for "
+        "another GPU; remove HSA_OVERRIDE_GFX_VERSION, and update the ROCm build, kernel and driver.",
     ),
     _OtherError(
         "misaligned address",
@@ -65,11 +76,6 @@ _ERRORS: Final = (
         "CUDA error: unknown error",
         "It is not a lack of memory: the driver failed with an unknown error; look at the first CUDA error before it, "
         "restart WSL or the machine, and update the driver.",
-    ),
-    _OtherError(
-        "the resource allocation failed",
-        "cuBLAS could not create its handle. If the GPU is nearly full (nvidia-smi), leave memory free or use a "
-        "smaller batch; otherwise the CUDA version of the build or container does not fit the driver or device.",
     ),
     _OtherError(
         "Warning [IsEnoughWorkspace]",

@@ -12,9 +12,10 @@ from ullage.recorded.message.message import Message
 from ullage.recorded.message.wording import MessageKind
 
 _LACKS: Final = re.compile(
-    r"\b(?:(?:\w+)?OutOfMemory\b|(?:ran |run |runs )?out of (?:[\w-]+ ){0,3}(?:memory|vram)\b(?! (?:bounds|range))"
+    r"\b(?:(?:\w+)?OutOfMemory(?:Error)?\b"
+    r"|(?:ran |run |runs )?out of (?:[\w-]+ ){0,3}(?:memory|vram)\b(?! (?:bounds|range))"
     r"|(?:not enough|insufficient|no more|no free|exhausted) (?:[\w-]+ ){0,4}(?:memory|vram)\b"
-    r"|(?:failed|unable|could not|cannot|can't|couldn't|error) (?:to )?(?:\w+ )?(?:in )?(?:re|m)?alloc(?:at\w+)?\b"
+    r"|(?:failed|unable|could not|cannot|can't|couldn't|error|fail) (?:to )?(?:\w+ )?(?:in )?(?:re|m)?alloc(?:at\w+)?\b"
     r"(?! (?:port|socket|pty|tty|id|handle|address))"
     r"|(?:memory |buffer |tensor )alloc(?:ation)? (?:has )?(?:failed|failure|error)"
     r"|(?:mem)?alloc(?:ation)?\w* (?:of [^\n]{1,60} )?failed\b)",
@@ -31,8 +32,8 @@ _MACHINE: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _SURELY_MACHINE: Final = re.compile(
-    r"host_mem|cudaHost|cudaMallocHost|\bpinned\b|\bptxas\b|\bcc1plus\b|\bCPU ?(?:Retry)?OOM|\bCPU ?Out ?Of"
-    r"|\bhost memory\b",
+    r"host_mem|CPU buffer|backend=CPU|cudaHost|cudaMallocHost|\bpinned\b|\bptxas\b|\bcc1plus\b|\bCPU ?(?:Retry)?OOM"
+    r"|\bCPU ?Out ?Of|\bhost memory\b",
     re.ASCII | re.IGNORECASE,
 )
 _CHIP: Final = re.compile(
@@ -47,7 +48,7 @@ _DRIVER: Final = re.compile(
 )
 _ERROR: Final = re.compile(
     r"error|exception|fail|fatal|abort|assert|terminat|panic|crash|\[E\]|\bE \b|unable|could not|cannot|can't|killed"
-    r"|_OUT_OF_|\bERR\b|OOM:",
+    r"|_OUT_OF_|\bERR\b|OOM:|skipping batch",
     re.ASCII | re.IGNORECASE,
 )
 _ADVICE: Final = re.compile(
@@ -93,6 +94,7 @@ HEADS: Final = (
         "ot enough",
         "nsufficient",
         "ailed to alloc",
+        "ail to alloc",
         "nable to alloc",
         "ailed to malloc",
     ),
@@ -104,8 +106,68 @@ HEADS: Final = (
 _NEED: Final = re.compile(
     r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
 )
+_UNIT: Final = r"\d[\d.,]{0,20} ?(?:[KMGT]i?B\b|bytes\b)"
+# Matches a comparison of the memory that a program needs with the memory that it has or may use.
+_COMPARED: Final = re.compile(
+    r"\b(?:need|require|request|want|ask|demand|min|exceed|estimat|would|capacity)\w*[^\n]{0,60}?"
+    rf"(?P<first>{_UNIT}|\d{{9,15}}\b)[^\n]{{1,80}}?\b(?P<relation>available|free|only|but|have|has|limit|allowed|exceed\w*"
+    rf"|maximum|budget|total|below|larger|greater|more than|of)\b[^\n]{{0,60}}?(?P<second>{_UNIT}|\d{{9,15}}\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_REFUSES: Final = re.compile(
+    r"exceed|below|insufficient|not enough|too (?:large|small|big)|larger than|greater than|refus|cannot fit|can't fit"
+    r"|does(?: not|n't) fit|but only|not sufficient|less than|more than",
+    re.ASCII | re.IGNORECASE,
+)
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
+
+
+COMPARISONS: Final = (
+    *(
+        "exceed",
+        "but only",
+        "is below",
+        "nsufficient",
+        "larger than",
+        "greater than",
+        "ot enough",
+        "refusing",
+        "more than",
+    ),
+    *("does not fit", "doesn't fit", "less than", "cannot fit"),
+)
+"""Words in messages of programs that check their need of memory before they allocate it."""
+
+
+def refused_by_a_check(text: str, at: int) -> Message | None:
+    """Return the message of a program that compares the memory it needs with the memory it has. Otherwise, None.
+
+    Args:
+        text: the text.
+        at: a position in the line where one of `COMPARISONS` begins.
+    """
+    start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
+    end = text.find("\n", at, at + _CHARACTERS)
+    row = text[start : end if end >= 0 else at + _CHARACTERS]
+    found = _COMPARED.search(row)
+    if found is None or _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
+        return None
+    sizes = [bytes_of(found[name]) for name in ("first", "second")]
+    if min(sizes) <= 0 or max(sizes) >= 1 << 46:
+        return None
+    is_host = _SURELY_MACHINE.search(row) is not None or (
+        _CARD.search(row) is None and _MACHINE.search(row) is not None
+    )
+    return Message(
+        kind=MessageKind.PROGRAM,
+        wording="check",
+        text=" ".join(row.split()),
+        is_certain=False,
+        requested_bytes=max(sizes),
+        free_bytes=min(sizes),
+        said={"memory": "machine" if is_host else "card"},
+    )
 
 
 def unknown_error(text: str, at: int) -> Message | None:
@@ -137,6 +199,8 @@ def unknown_error(text: str, at: int) -> Message | None:
         ),
         "",
     )
+    if not memory and "OutOfMemoryError" in row and "java" not in row:
+        memory = "card"
     size = _NEED.search(row) or _SIZE.search(row)
     return Message(
         kind=MessageKind.HOST if memory == "machine" else MessageKind.PROGRAM,

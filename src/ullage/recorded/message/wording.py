@@ -277,6 +277,14 @@ TABLE: Final = (
         figures=(r"maximum allowed buffer size of (?P<most_bytes>\d{1,18}) bytes",),
     ),
     words(
+        MessageKind.ALLOCATOR,
+        "metal_buffer",
+        "total bytes of NDArray > 2**32",
+        backend="MPS",
+        figures=(r"NDArray > 2\*\*(?P<requested_power>32)",),
+    ),
+    words(MessageKind.DRIVER, "metal_command", "kIOGPUCommandBufferCallbackErrorOutOfMemory", backend="METAL"),
+    words(
         MessageKind.DRIVER,
         "metal_command",
         "Command buffer execution failed: Insufficient Memory",
@@ -290,6 +298,9 @@ TABLE: Final = (
         "_HOST_ALLOCATION_FAILED",
         before=("CUDNN_STATUS_INTERNAL_ERROR", "CUDNN_STATUS"),
     ),
+    words(MessageKind.LIBRARY, "alloc_failed", "rocblas_status_memory_error", backend="ROCBLAS"),
+    words(MessageKind.LIBRARY, "alloc_failed", "the resource allocation failed", backend="CUBLAS", likely=True),
+    words(MessageKind.BOGUS_SIZE, "overflow", "Storage size calculation overflowed"),
     words(MessageKind.LIBRARY, "alloc_failed", "_ALLOC_FAILED", r"\b", before=(*_STATUS, "CUFFT", "HIPFFT")),
     words(
         MessageKind.LIBRARY,
@@ -344,7 +355,7 @@ TABLE: Final = (
         MessageKind.LIBRARY,
         "nvml",
         "INTERNAL ASSERT FAILED at",
-        r"[^\n]{0,120}CUDACachingAllocator\.cpp",
+        r"[\s\S]{0,160}?CUDACachingAllocator\.cpp",
         before=("NVML_SUCCESS == r ", "nvmlInit_v2_() "),
         backend="NVML",
     ),
@@ -362,9 +373,29 @@ TABLE: Final = (
     # Libraries written in Rust (safetensors, tokenizers) put the number of the system's error last.
     words(MessageKind.HOST, "paging_file", "(os error 1455)"),
     words(MessageKind.HOST, "errno", "(os error 12)"),
+    words(MessageKind.HOST, "errno", "(os error 8)"),
+    words(MessageKind.HOST, "errno", "[WinError 8] ", r"[^\n\"']{3,90}"),
+    words(MessageKind.HOST, "paging_file", "[WinError 1450] ", r"[^\n\"']{3,90}"),
+    *(
+        words(MessageKind.HOST, "paging_file", find)
+        for find in (
+            *("paging file is too small", "Auslagerungsdatei ist zu klein", "fichier de pagination est insuffisant"),
+            *("archivo de paginación es demasiado pequeño", "file di paging sono insufficienti", "页面文件太小"),
+            *("Файл подкачки слишком мал", "ページング ファイルが小さすぎる", "페이징 파일이 너무 작"),
+        )
+    ),
+    words(
+        MessageKind.HOST,
+        "errno",
+        "annot allocate memory",
+        before=("OSError: C", "fork: C", "mmap: C", "malloc: C", "fork: c"),
+    ),
+    words(MessageKind.HOST, "session", "session crashed after using all available RAM"),
+    words(MessageKind.HOST, "session", "notebook tried to allocate more memory than is available"),
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
     words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc", rf"(?!{_CARDS_OWN})"),
+    words(MessageKind.HOST, "pinned_memory", "trying to pin memory"),
     words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
     words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
     words(MessageKind.HOST, "shared_memory", "unable to write to file </torch_"),
@@ -396,6 +427,21 @@ TABLE: Final = (
     ),
     words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
     words(MessageKind.KILLED, "kernel", "memorystatus: killing ", r"[^\n]{1,120}"),
+    words(
+        MessageKind.KILLED,
+        "slurm",
+        "xceeded ",
+        r"(?:job|step|process|virtual)? ?memory limit(?: \(\d{1,15} > (?P<size>\d{1,15})\))?",
+    ),
+    words(MessageKind.KILLED, "slurm", "TERM_MEMLIMIT", backend="LSF"),
+    words(MessageKind.KILLED, "slurm", "job killed: mem ", r"\d[^\n]{1,20}exceeded limit", backend="PBS"),
+    words(MessageKind.KILLED, "kubernetes", "node was low on resource: memory"),
+    words(MessageKind.KILLED, "kubernetes", "ontainer killed due to memory usage"),
+    words(MessageKind.KILLED, "kubernetes", "emory limit of ", r"(?P<limit>\d[\d.]{0,12} ?[KMG]i?B) exceeded"),
+    words(MessageKind.KILLED, "kernel", "ystemd-oomd", r"[^\n]{0,10} [Kk]illed [^\n]{1,80}"),
+    words(MessageKind.KILLED, "kernel", "oom-kill:constraint=CONSTRAINT_NONE"),
+    words(MessageKind.KILLED, "cgroup", "oom-kill:constraint=CONSTRAINT_MEMCG"),
+    words(MessageKind.KILLED, "slurm", "step tasks have been OOM Killed"),
     words(MessageKind.KILLED, "slurm", "oom_kill event"),
     words(MessageKind.KILLED, "slurm", "oom-kill event"),
     words(
@@ -406,6 +452,23 @@ TABLE: Final = (
         figures=(r"Limits:.{0,200}?\bmemory: {1,12}(?P<limit>\d{1,12}[KMGT]?i?)\b",),
     ),
     words(MessageKind.KILLED, "killed", "Killed", _END, at_start=True, likely=True),
+    *(
+        words(MessageKind.KILLED, "killed", killed, _END, at_start=True, likely=True)
+        for killed in (
+            "已杀死",
+            "已砍掉",
+            "Getötet",
+            "Processus arrêté",
+            "Убито",
+            "強制終了",
+            "죽었음",
+            "Terminado (killed)",
+        )
+    ),
+    words(MessageKind.KILLED, "killed", " Killed :9", likely=True),
+    words(MessageKind.KILLED, "killed", "subprocesses has abruptly died during map operation", likely=True),
+    words(MessageKind.KILLED, "killed", ") exited unexpectedly", before=("",), likely=True),
+    words(MessageKind.KILLED, "exit_code", "return code", r" ?[=:]? ?-9\b", likely=True),
     words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, for a line of a script
     # After a progress bar that has not ended its line
     words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),
@@ -440,7 +503,7 @@ TABLE: Final = (
         MessageKind.ON_CHIP,
         "triton",
         "out of resource: ",
-        r"\w{1,80} Required: (?P<size>\d{1,12})",
+        r"\w{1,120}\s{1,4}Required: (?P<size>\d{1,12})",
         backend="TRITON",
         figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
     ),

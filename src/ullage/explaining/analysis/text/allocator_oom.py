@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from ullage.base.units import GIB, MIB, text_of_bytes
+from ullage.base.units import GIB, MIB, TIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause, is_full
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account
@@ -30,6 +30,10 @@ _REQUEST_OVER_CACHE: Final = 4
 """A request that is this many times larger than PyTorch's cache needs free memory, not a less fragmented cache."""
 _USUAL_CACHE: Final = 0.05
 """The part of a GPU's memory that PyTorch's cache usually has. A smaller cache is not the reason of a failure."""
+_SHARED_GPU: Final = 0.3
+"""The part of a GPU's memory from which other processes, not fragmentation, are the first reason of a failure."""
+_LEAST_OTHERS_BYTES: Final = GIB
+"""The memory that a desktop may hold on a GPU. Less does not count as another process that causes a failure."""
 _ENDS_AT_DEVICE: Final = re.compile(r"(?:on device|\bGPU)\W*$")
 """Pattern for a message that ends where PyTorch writes the number of the GPU."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
@@ -92,6 +96,11 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
         return _free_and_refused(message, account, situation, requested, free, libraries)
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=True)) is not None:
         return other
+    is_shared = account is not None and account.others_bytes >= _SHARED_GPU * account.total_bytes
+    if account is not None and is_shared and account.others_bytes >= requested - free:
+        return _elsewhere(message, account, requested, libraries, most=False) or _full(
+            message, account, situation, requested, free
+        )
     if cached is not None and free + cached >= requested:
         return _in_pieces(message, situation, requested, free, cached)
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=False)) is not None:
@@ -108,11 +117,14 @@ def _bare(message: Message, situation: Situation) -> TextVerdict:
             "contains nothing more. It comes from the allocator cudaMallocAsync; start the program with "
             "PYTORCH_CUDA_ALLOC_CONF=backend:native (ComfyUI: --disable-cuda-malloc) to get the figures"
         )
-    is_known = situation.phase is not FailurePhase.UNKNOWN or tensor_of(situation) is not None
-    is_large = (message.requested_bytes or 0) >= _LARGE_REQUEST_BYTES
+    is_known = (
+        situation.phase is not FailurePhase.UNKNOWN
+        or tensor_of(situation) is not None
+        or "comfy" in situation.libraries  # its models and images are usually too large for the GPU
+    )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        likely=Cause.TRULY_FULL if is_known or is_large else None,
+        likely=_likely(message, is_known=is_known),
         sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
         remedies=(
             *((one_tensor(situation),) if (message.requested_bytes or 0) >= _HUGE_REQUEST_BYTES else ()),
@@ -122,10 +134,21 @@ def _bare(message: Message, situation: Situation) -> TextVerdict:
     )
 
 
+def _likely(message: Message, *, is_known: bool) -> Cause | None:
+    requested = message.requested_bytes or 0
+    if requested >= TIB:
+        return Cause.BOGUS_SIZE
+    return Cause.TRULY_FULL if is_known or requested >= _LARGE_REQUEST_BYTES else None
+
+
 def _metal_buffer(message: Message, situation: Situation) -> TextVerdict:
     """Return the verdict on a request that is larger than the largest single buffer of Apple's GPU."""
-    asked = text_of_bytes(message.requested_bytes or 0)
-    most = f", and a buffer may have at most {text_of_bytes(int(message.said['most_bytes']))}" if message.said else ""
+    asked = text_of_bytes(message.requested_bytes) if message.requested_bytes else "more than 4 GiB"
+    most = (
+        f", and a buffer may have at most {text_of_bytes(int(message.said['most_bytes']))}"
+        if "most_bytes" in message.said
+        else ""
+    )
     actions = generic_actions(situation, f"one tensor of {asked}")
     split = estimate(
         "compute in smaller parts: a smaller batch, fewer frames, a smaller image, or attention in chunks (tiling, "
@@ -253,6 +276,7 @@ def _larger_than_the_card(message: Message, situation: Situation, requested: int
     )
     return TextVerdict(
         cause=Cause.TRULY_FULL,
+        likely=Cause.BOGUS_SIZE if requested >= TIB else None,
         sentence=(
             f"A single request exceeds the memory of the whole GPU: {text_of_bytes(requested)} were requested at "
             f"once, and the GPU has {text_of_bytes(total)}."
@@ -341,7 +365,7 @@ def _free_and_refused(
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
     vendor = vendor_of(message.backend)
     missing = requested - account.free_bytes
-    notable = account.total_bytes // _NOTABLE_ONE_IN
+    notable = max(account.total_bytes // _NOTABLE_ONE_IN, _LEAST_OTHERS_BYTES)
     least = max(account.reserved_bytes, notable) if most else notable
     unnamed = max(0, account.unnamed_bytes - CONTEXT_BYTES // 2)
     if account.others_bytes >= max(missing, least):

@@ -6,6 +6,7 @@ from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.account import Account
 from ullage.explaining.analysis.text.explain import RankVerdict, TextExplanation
 from ullage.recorded.message.log import FoundMessage
@@ -53,14 +54,23 @@ def _sections(text: TextExplanation) -> Iterator[Section]:
         yield replace(server, is_compact=True)
     if text.remedies:
         first = text.remedies[0]
-        name = f"the allocator setting {first.name}" if first.setting is not None else first.name
-        yield LabeledText(label="Try first", text=name, remark=f"because: {first.remark}" if first.remark else "")
+        yield LabeledText(
+            label="Try first (an estimate)",
+            text=_named(first),
+            remark=f"because: {first.remark}" if first.remark else "",
+        )
     elif text.notes:
         yield LabeledText(label="Next", text=text.notes[0])
     if found is not None:
         yield LabeledText(label="Where", text=_place(found))
     if text.ranks:
         yield _ranks(text.ranks)
+
+
+def _named(remedy: Remedy) -> str:
+    if remedy.setting is None or remedy.remark.startswith("export "):
+        return remedy.name
+    return f"set PYTORCH_CUDA_ALLOC_CONF={remedy.setting} before the program starts"
 
 
 def _details(text: TextExplanation) -> Iterator[Section]:

@@ -16,12 +16,19 @@ from ullage.explaining.analysis.text.account import Account, account_of
 from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge_preempted
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
-from ullage.explaining.analysis.text.printed import evidence_of, judge_printed, with_printed
+from ullage.explaining.analysis.text.printed import (
+    JUST_FIGURES,
+    evidence_of,
+    judge_printed,
+    with_growth,
+    with_printed,
+)
 from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
 from ullage.explaining.analysis.text.situation import situation_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, headline_of
 from ullage.recorded.message.log import Found, FoundMessage, Mention, pieces_of, scan
 from ullage.recorded.message.message import Message
+from ullage.recorded.message.printed_growth import PrintedGrowth
 from ullage.recorded.message.printed_memory import PrintedMemory
 from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
@@ -80,14 +87,15 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
     """
     together = Messages.of(messages)
     found = together.deciding
-    if found is None and together.printed and together.mention is None:
-        return explain_printed(together.printed, source=source)
+    if found is None and together.mention is None and (together.printed or together.growth is not None):
+        return explain_printed(together.printed, together.growth, source=source)
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
     found = replace(found, message=together.with_warning(found.message))
     is_possible = judge_impossible(found.message, found.server) is None
     account = account_of(found.message) if is_possible else None
     verdict = with_printed(_verdict(found, account), found, together.printed, situation_of(found))
+    verdict = with_growth(verdict, together.growth)
     ranks = _ranks(together)
     return TextExplanation(
         source=source,
@@ -105,20 +113,24 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
     )
 
 
-def explain_printed(printed: Sequence[PrintedMemory], *, source: str = "") -> TextExplanation:
+def explain_printed(
+    printed: Sequence[PrintedMemory], growth: PrintedGrowth | None = None, *, source: str = ""
+) -> TextExplanation:
     """Explain memory figures that a program printed without an error message.
 
     Args:
-        printed: the figures in the order of the text; at least one.
+        printed: the figures in the order of the text; at least one if `growth` is None.
+        growth: figures that grow from line to line.
         source: the name of the file.
     """
-    verdict = judge_printed(printed)
+    verdict = with_growth(judge_printed(printed) if printed else JUST_FIGURES, growth)
     return TextExplanation(
         source=source,
         cause=verdict.cause,
-        headline=verdict.cause.heading,
+        headline=headline_of(verdict),
+        likely=verdict.likely,
         sentence=verdict.sentence,
-        evidence=dict(evidence_of(printed)),
+        evidence=dict(evidence_of(printed)) if printed else {},
         remedies=verdict.remedies,
         notes=verdict.notes,
         found=None,

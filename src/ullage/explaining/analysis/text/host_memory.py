@@ -37,7 +37,7 @@ _SHARED_BY_BOTH: Final = (
     estimate(
         "use less of the shared memory: a smaller or quantized model, a shorter context, or a lower "
         "gpu_memory_utilization",
-        "the GPU has no memory of its own here: weights, KV cache, the page cache and programs use the host's memory",
+        "the GPU uses the memory of the host here: weights, KV cache, the page cache and programs share it",
     ),
     estimate(
         "drop the page cache before loading: sync; echo 3 | sudo tee /proc/sys/vm/drop_caches",
@@ -51,6 +51,18 @@ def judge_host(found: FoundMessage) -> TextVerdict:
     message = found.message
     asked = f": {text_of_bytes(message.requested_bytes)} were requested" if message.requested_bytes else ""
     match message.wording:
+        case "pinned_memory" | "pinned":
+            return TextVerdict(
+                cause=Cause.PINNED_MEMORY,
+                sentence="Host memory could not be pinned (page-locked); GPU memory did not run out.",
+                remedies=(
+                    estimate(
+                        "pin or offload less: pin_memory=False, fewer offloaded blocks, or a smaller batch",
+                        "pinned memory cannot be swapped, so host memory (RAM) must be free for it",
+                    ),
+                    estimate("raise the limit of locked memory (ulimit -l), or leave WSL", "both limit pinned memory"),
+                ),
+            )
         case "shared_memory" | "shm_segment":
             return _shared_memory(found)
         case "paging_file":

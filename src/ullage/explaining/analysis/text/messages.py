@@ -7,6 +7,7 @@ from typing import Final
 from ullage.recorded.message.counted_messages import Unread
 from ullage.recorded.message.log import Found, FoundMessage, Mention
 from ullage.recorded.message.message import Message
+from ullage.recorded.message.printed_growth import PrintedGrowth
 from ullage.recorded.message.printed_memory import PrintedMemory
 from ullage.recorded.message.runs import RunStart
 from ullage.recorded.message.wording import MessageKind
@@ -49,6 +50,8 @@ class Messages:
 
     printed: list[PrintedMemory] = field(default_factory=list)
     """The memory figures that programs printed, without errors. At most the first and last hundred are kept."""
+    growth: PrintedGrowth | None = None
+    """The memory figures in the log that grow from line to line."""
     earlier: tuple[int, ...] = ()
     """The lines of the messages that ended earlier runs in the same log."""
     later_row: int | None = None
@@ -61,12 +64,15 @@ class Messages:
         If the log has several runs, the messages of the newest run that ran out of memory are returned.
         """
         runs, starts = [cls()], [1]
+        growth: PrintedGrowth | None = None
         for each in found:
             match each:
                 case Unread():
                     runs[-1].rest = each
                 case Mention():
                     runs[-1].mention = each
+                case PrintedGrowth():
+                    growth = each
                 case PrintedMemory():
                     runs[-1].add_printed(each)
                 case RunStart():
@@ -77,6 +83,7 @@ class Messages:
                     runs[-1].add(each)
         index = next((at for at in reversed(range(len(runs))) if runs[at].failures), len(runs) - 1)
         chosen = runs[index]
+        chosen.growth = growth
         chosen.earlier = tuple(run.deciding.row for run in runs[:index] if run.deciding is not None)
         chosen.later_row = starts[index + 1] if index + 1 < len(runs) else None
         return chosen

@@ -21,6 +21,7 @@ _NAMES: Final = {
     "CUSPARSE": "cuSPARSE",
     "CUFFT": "cuFFT",
     "CURAND": "cuRAND",
+    "ROCBLAS": "rocBLAS",
     "HIPBLAS": "hipBLAS",
     "HIPSPARSE": "hipSPARSE",
     "HIPFFT": "hipFFT",
@@ -91,8 +92,13 @@ _KERNEL_DRIVER: Final = TextVerdict(
     ),
 )
 """The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
-_PINS: Final = re.compile(r"pin_memory|cudaHost(?:Alloc|Register)|pinned|\.to\([\"']cpu[\"'].*non_blocking ?= ?True")
+_PINS: Final = re.compile(
+    r"pin_memory|cudaHost(?:Alloc|Register)|pinned|\bpin_\w+|\w+_pin\b|page_?lock"
+    r"|\.to\([\"']cpu[\"'].*non_blocking ?= ?True"
+)
 """Pattern for statements that pin host memory. A copy to the CPU with non_blocking=True pins its destination."""
+_OFFLOADS: Final = re.compile(r"offload|to_cpu|swap|cpu", re.IGNORECASE)
+"""Pattern for code that moves weights to the CPU."""
 _FIRST_USE: Final = re.compile(
     r"\b(set_device|init_device|_lazy_init|_cuda_init|cuda\.init|cuDevicePrimaryCtxRetain)\b"
 )
@@ -157,6 +163,8 @@ def judge_other(found: FoundMessage) -> TextVerdict:
     """Return the verdict on a message that does not come from PyTorch's allocator."""
     message = found.message
     match message.kind:
+        case MessageKind.LIBRARY if message.wording == "nvml" and "unified memory" in found.context:
+            return _UNIFIED
         case MessageKind.DRIVER if message.backend not in _DRIVERS:
             return _driver(found)
         case MessageKind.HOST:
@@ -210,7 +218,7 @@ def _bogus(message: Message) -> TextVerdict:
 
 def _driver(found: FoundMessage) -> TextVerdict:
     statement, context, frames = found.statement, found.context, found.frames
-    pins = next((frame for frame in frames[:8] if frame.statement and _PINS.search(frame.statement)), None)
+    pins = next((frame for frame in frames[:8] if _pins(frame)), None)
     if pins is not None or "pinned memory" in context:
         shown = pins.statement if pins is not None else statement
         line = f" ({shown})" if shown is not None else " (the traceback shows where)"
@@ -253,6 +261,12 @@ def _driver(found: FoundMessage) -> TextVerdict:
             "if the traceback has pin_memory or cudaHostAlloc, host memory ran out, not GPU memory",
         ),
     )
+
+
+def _pins(frame: TextFrame) -> bool:
+    texts = (frame.statement or "", frame.function or "", frame.file.rpartition("/")[2])
+    is_offload = "non_blocking" in texts[0] and any(_OFFLOADS.search(text) is not None for text in texts)
+    return is_offload or any(_PINS.search(text) is not None for text in texts)
 
 
 def is_first_call(frames: Sequence[TextFrame], statement: str | None = None) -> bool:

@@ -10,6 +10,7 @@ from ullage.explaining.analysis.text.actions import generic_actions
 from ullage.explaining.analysis.text.situation import Situation
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
+from ullage.recorded.message.printed_growth import PrintedGrowth
 from ullage.recorded.message.printed_memory import MemoryPrinter, PrintedMemory
 from ullage.recorded.message.wording import MessageKind
 
@@ -155,6 +156,38 @@ def with_printed(
         note = f"the GPU has {text_of_bytes(total)}{held} ({near[0].printer}, line {near[0].row})"
         return replace(verdict, notes=(note, *verdict.notes))
     return verdict
+
+
+JUST_FIGURES: Final = TextVerdict(
+    cause=Cause.DID_NOT_FAIL, sentence="The text has memory figures, but no error message.", notes=(_RECORD,)
+)
+"""The verdict on a text that has figures in no form that ullage reads in full."""
+_GROWS_WITH: Final = (Cause.TRULY_FULL, Cause.FRAGMENTED, Cause.CANNOT_TELL, Cause.DID_NOT_FAIL, Cause.HOST_MEMORY)
+
+
+def with_growth(verdict: TextVerdict, growth: PrintedGrowth | None) -> TextVerdict:
+    """Return the verdict on a text whose memory figures may grow from line to line, which suggests a memory leak."""
+    if growth is None or verdict.cause not in _GROWS_WITH:
+        return verdict
+    return replace(
+        verdict,
+        likely=Cause.LEAK,
+        sentence=(
+            f"{verdict.sentence} Memory grew from {text_of_bytes(growth.first_bytes)} to "
+            f"{text_of_bytes(growth.last_bytes)} in {growth.count} lines of the log (lines {growth.row} to "
+            f"{growth.last_row})."
+        ),
+        remedies=(
+            estimate(
+                "find what keeps tensors from step to step: losses or outputs collected without .item() or .detach(), "
+                "caches, or state kept after saving a checkpoint or evaluating",
+                f"{text_of_bytes(growth.last_bytes - growth.first_bytes)} more than at the beginning; a leak needs "
+                "this, a smaller batch only delays the error",
+            ),
+            *verdict.remedies,
+        ),
+        notes=(*(note for note in verdict.notes if note != _RECORD), _RECORD),
+    )
 
 
 def _full(

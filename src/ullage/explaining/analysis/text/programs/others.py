@@ -54,6 +54,13 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
         return TextVerdict(
             cause=Cause.HOST_MEMORY,
             sentence=f"Host memory ran out, not GPU memory: {program} could not get {asked}.",
+            remedies=(
+                estimate(
+                    "a smaller or more quantized model, or a shorter context (num_ctx)",
+                    "weights and KV cache must fit into host memory",
+                ),
+                estimate("end other programs, or use the GPU", "both leave more host memory free"),
+            ),
             notes=(_OF_THE_MACHINE,),
         )
     remedies = (_SETTINGS[program], SMALLER)
@@ -125,10 +132,39 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
         cause=Cause.CANNOT_TELL,
         likely=Cause.TRULY_FULL if message.said.get("memory") == "card" else None,
         sentence=f"{whose}{asked}{words}, so the cause is unknown.",
-        remedies=(SMALLER,),
+        remedies=(
+            SMALLER,
+            estimate("a shorter context or smaller KV cache, quantized weights, or offloading", "in any program"),
+        ),
         notes=(
             SEE_NVIDIA_SMI,
             "the program's manual lists its memory settings; its whole log may contain a message that ullage knows",
+        ),
+    )
+
+
+def check(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Explain the message of a program that compared the memory it needs with the memory it has, and refused to run."""
+    needed, has = text_of_bytes(message.requested_bytes or 0), text_of_bytes(message.free_bytes or 0)
+    is_host = message.said.get("memory") == "machine"
+    what = "host memory (or memory that CPU and GPU share)" if is_host else "memory"
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        likely=Cause.LIMIT,
+        sentence=(
+            f"The program itself refused to continue: by its own estimate it needs {needed} of {what}, and it may use "
+            f"{has}. No request has failed."
+        ),
+        remedies=(
+            estimate(
+                "a smaller or quantized model, a shorter context, a smaller batch or image, or offloading",
+                f"{needed} needed, {has} available",
+            ),
+            estimate(
+                "raise the limit of the program, or override its check, if the estimate is wrong",
+                "such estimates do not know the libraries and settings of the machine; with unified memory, also drop "
+                "the page cache and end other programs",
+            ),
         ),
     )
 

@@ -178,6 +178,74 @@ LMCACHE_POOL: Final = TextVerdict(
 )
 
 
+ORT_LIMIT: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence=(
+        "onnxruntime's memory arena reached its own limit (gpu_mem_limit), so it did not ask the driver; the GPU may "
+        "have had free memory."
+    ),
+    remedies=(
+        estimate("a higher gpu_mem_limit of the CUDA execution provider, or none", "the limit is in bytes"),
+        estimate("smaller batches or fewer sessions at once", "each session has its own arena"),
+    ),
+)
+GUARDRAIL: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence=(
+        "LM Studio refused to load the model: by its own estimate the model needs more memory than the machine has. No "
+        "request has failed."
+    ),
+    remedies=(
+        estimate(
+            "a shorter context length, or a smaller or more quantized model",
+            "the KV cache for a long context can need more memory than the weights",
+        ),
+        estimate("relax the model loading guardrails in the settings", "the estimate may be too high"),
+    ),
+)
+DISPATCHED: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    likely=Cause.TRULY_FULL,
+    sentence=(
+        "The quantized model does not fit on the free memory of the GPU, so Accelerate planned to put a part of it on "
+        "the CPU or disk, and the quantization does not allow that."
+    ),
+    remedies=(
+        estimate(
+            "a GPU with more memory, a smaller model, or 4-bit instead of 8-bit weights",
+            "all quantized weights must fit on the GPU",
+        ),
+        estimate(
+            "end other programs on the GPU (nvidia-smi), or allow CPU offload (llm_int8_enable_fp32_cpu_offload=True "
+            "with a device_map)",
+            "Accelerate plans with the memory that is free at that time",
+        ),
+    ),
+)
+
+
+def hami(message: Message, server: ServerMemory | None) -> TextVerdict:
+    """Explain an allocation that the vGPU layer HAMi refused at its own limit."""
+    used, limit = int(message.said["used"]), int(message.said["limit"])
+    if used > 1 << 60:
+        return TextVerdict(
+            cause=Cause.BOGUS_SIZE,
+            sentence="The vGPU layer HAMi counted less than zero bytes in use (an overflow), a bug of its accounting.",
+            remedies=(estimate("restart the pod and update HAMi", "the GPU is not full"),),
+        )
+    return TextVerdict(
+        cause=Cause.LIMIT,
+        sentence=(
+            f"The vGPU layer HAMi refused the request at its own limit: {text_of_bytes(used)} would be in use, and the "
+            f"pod may use {text_of_bytes(limit)}."
+        ),
+        remedies=(
+            estimate("a higher GPU memory limit for the pod (nvidia.com/gpumem), or a whole GPU", "the limit of HAMi"),
+            estimate("a smaller batch or model", "fits below the limit"),
+        ),
+    )
+
+
 def neuron(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Explain an allocation that AWS's Neuron runtime refused."""
     asked = text_of_bytes(message.requested_bytes or 0)

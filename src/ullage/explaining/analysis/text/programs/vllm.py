@@ -19,6 +19,20 @@ _LEAST_SHARE: Final = 0.1
 _BLOCK_TOKENS: Final = 16  # the number of tokens in a block of vLLM's KV cache
 _SEE_LOG: Final = "give the whole log: earlier lines of vLLM's log have the parts of the budget"
 
+SWAP: Final = TextVerdict(
+    cause=Cause.LIMIT,
+    sentence=(
+        "vLLM's own swap space in host memory (swap_space, 4 GiB per GPU by default) is full; it is not the swap of "
+        "the operating system."
+    ),
+    remedies=(
+        estimate("a higher swap_space (in GiB)", "it holds the KV cache of requests that were set aside"),
+        estimate(
+            "a higher gpu_memory_utilization, a lower max_num_seqs or fewer samples per request",
+            "a larger KV cache on the GPU, or fewer requests at once, needs less swap space",
+        ),
+    ),
+)
 CUMEM: Final = TextVerdict(
     cause=Cause.DISGUISED,
     sentence=(
