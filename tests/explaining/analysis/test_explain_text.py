@@ -41,12 +41,12 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     "the forum's figures": (
         "Tried to allocate 2.58 GiB ... 1.67 GiB free ... 4.96 GiB cached".join(["CUDA out of memory. ", ""]),
         Cause.FRAGMENTED,
-        "2.58 GiB were requested in one piece. 1.67 GiB were free on the GPU, and PyTorch had cached 4.96 GiB",
+        "2.58 GiB were requested in one piece. 1.67 GiB were free, and 4.96 GiB cached",
     ),
     "cut up": (
         WORDINGS["torch 1.4"][0],
         Cause.FRAGMENTED,
-        "1.76 GiB were free on the GPU, and PyTorch had cached 5.83 GiB",
+        "1.76 GiB were free, and 5.83 GiB cached",
     ),
     "full": (
         new("346.00 MiB", "8.00 GiB", "98.00 MiB", "7.20 GiB", "100.00 MiB", this("7.90 GiB")),

@@ -5,12 +5,15 @@ them.
 """
 
 import html
+import itertools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from ullage.recorded.message.counted_messages import CountedMessages, Unread
+from ullage.recorded.message.disguise import LONGEST_TEXT as LONGEST_OF_SEVERAL
+from ullage.recorded.message.disguise import Reading, readings_of
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 from ullage.recorded.message.other_error import other_error
 from ullage.recorded.message.printed_growth import LONGEST_TEXT, PrintedGrowth, growth_in
@@ -82,7 +85,8 @@ _MENTIONS: Final = (
 )
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
 _TAG: Final = re.compile(
-    r"</?(?:a|b|code|em|font|i|li|mark|p|pre|samp|span|strong|tt|u)(?: [^<>\n]{0,300})?>", re.IGNORECASE
+    r"</?(?:a|b|body|br|code|div|em|font|html|i|li|mark|p|pre|samp|span|strong|td|tr|tt|u)(?: [^<>\n]{0,300})?/?>",
+    re.IGNORECASE,
 )
 _ENTITY: Final = re.compile(r"&(?:nbsp|quot|apos|lt|gt|amp|#\d{1,5}|#x[\da-fA-F]{1,4});")
 _EMPHASIS: Final = re.compile(r"(\*\*|`)(\d[\d.,]{0,20} [KMGT]i?B)\1")
@@ -166,6 +170,66 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def scan(pieces: Iterable[str]) -> Iterator[Found]:
+    """Yield every message of a text that arrives in pieces, as `scan_once` does.
+
+    A short text is also read without the prefixes of its lines, for each process alone, and with cut lines joined. The
+    reading that shows the most is used.
+    """
+    source = iter(pieces)
+    text = ""
+    for piece in source:
+        text += piece
+        if len(text) > LONGEST_OF_SEVERAL:
+            yield from scan_once(itertools.chain(pieces_of(text), source))
+            return
+    best = list(scan_once([text]))
+    score = _score(best)
+    for reading in readings_of("".join(_without_markup([text]))):
+        other = [found for part in reading for found in _of_reading(part)]
+        other.sort(key=lambda found: getattr(found, "row", 0))
+        if _score(other) > score:
+            context = tuple(dict.fromkeys(name for found in best for name in getattr(found, "context", ())))
+            best = [
+                replace(found, context=tuple(dict.fromkeys((*found.context, *context))))
+                if isinstance(found, FoundMessage)
+                else found
+                for found in other
+            ]
+            score = _score(other)
+    yield from best
+
+
+def _of_reading(reading: Reading) -> Iterator[Found]:
+    """Yield what one reading shows, with the line numbers of the log."""
+    for found in scan_once([reading.text]):
+        if isinstance(found, FoundMessage):
+            yield replace(found, row=reading.rows[found.row - 1], rank=reading.rank or found.rank)
+        elif isinstance(found, PrintedGrowth):
+            yield replace(found, row=reading.rows[found.row - 1], last_row=reading.rows[found.last_row - 1])
+        elif isinstance(found, PrintedMemory | RunStart | Mention):
+            yield replace(found, row=reading.rows[found.row - 1])
+        else:
+            yield found
+
+
+def _score(found: list[Found]) -> tuple[int, ...]:
+    """Return how much a reading of a log shows. A higher tuple shows more."""
+    messages = [each for each in found if isinstance(each, FoundMessage)]
+    most = max((_shown_by(message) for message in messages), default=())
+    return (bool(messages), *most) if most else (bool(messages),)
+
+
+def _shown_by(found: FoundMessage) -> tuple[int, ...]:
+    message = found.message
+    figures = sum(
+        getattr(message, field.name) is not None for field in fields(message) if field.name.endswith("_bytes")
+    )
+    is_known = message.wording not in ("unknown", "unknown_words", "check", "bare")
+    shown = sum((frame.statement is not None) + (frame.function is not None) for frame in found.frames)
+    return (message.is_certain, is_known, figures + len(message.other_processes) + len(message.said), shown)
+
+
+def scan_once(pieces: Iterable[str]) -> Iterator[Found]:
     """Yield every message of a text that arrives in pieces, which may end anywhere.
 
     The starts of further runs and the memory figures that programs print come in the order of the text too.

@@ -503,7 +503,7 @@ TABLE: Final = (
         MessageKind.ON_CHIP,
         "triton",
         "out of resource: ",
-        r"\w{1,120}\s{1,4}Required: (?P<size>\d{1,12})",
+        r"\w{1,120}\s{1,4}(?:[^\n]{0,80}?\s)?Required: (?P<size>\d{1,12})",
         backend="TRITON",
         figures=(r"Hardware limit: ?(?P<limit_bytes>\d{1,12})",),
     ),

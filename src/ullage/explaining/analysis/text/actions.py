@@ -83,8 +83,8 @@ _TENSORS: Final = (
         ),
         name="the logits, or their float32 copy for the loss",
         action=(
-            "compute the loss in chunks of tokens (Liger-Kernel's fused linear cross-entropy; "
-            "torch.nn.functional.linear_cross_entropy from torch 2.13), or shorten the sequences"
+            "compute the loss in chunks of tokens (Liger-Kernel; linear_cross_entropy in torch 2.13), or shorten the "
+            "sequences"
         ),
     ),
     _Tensor(
@@ -95,8 +95,8 @@ _TENSORS: Final = (
         ),
         name="the attention scores, whose size grows with the square of the sequence length",
         action=(
-            "use FlashAttention or memory-efficient scaled_dot_product_attention (attn_implementation='sdpa'; it needs "
-            "a GPU, dtype and torch version that support it), or shorten the input (fewer frames, a smaller image)"
+            "use FlashAttention or memory-efficient attention (attn_implementation='sdpa'), or a shorter or smaller "
+            "input"
         ),
     ),
     _Tensor(
@@ -173,7 +173,7 @@ _LOADING: Final = {
     "vllm": "a smaller or quantized model, or more GPUs (--tensor-parallel-size)",
     "sglang": "a smaller or quantized model, or more GPUs (--tp-size)",
     "": (
-        "load the weights in less memory: 4-bit or 8-bit quantization, bfloat16 (dtype=torch.bfloat16), or CPU offload "
+        "load the weights in 4 or 8 bits (quantization) or in bfloat16 (dtype=torch.bfloat16), or with CPU offload "
         "(device_map='auto')"
     ),
 }
@@ -232,7 +232,7 @@ def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> 
         case FailurePhase.LOADING:
             yield estimate(
                 _of_library(_LOADING, situation),
-                f"weights were being loaded, so a smaller batch does not help; {shortage.arithmetic}",
+                f"weights were being loaded: a smaller batch does not help; {shortage.arithmetic}",
             )
             yield estimate(
                 "load the checkpoint on the CPU (map_location='cpu'), and release the model that is already on the GPU",
@@ -266,18 +266,16 @@ def _with_gradients(situation: Situation, shortage: Shortage, share: str) -> Ite
     match situation.phase:
         case FailurePhase.OPTIMIZER:
             yield estimate(
-                "an optimizer with smaller states (8-bit AdamW, Adafactor), or sharded states (FSDP, DeepSpeed ZeRO)",
-                f"the first optimizer step creates the states: 8 bytes per parameter for AdamW in float32; "
-                f"{shortage.arithmetic}",
+                "an optimizer with smaller states (8-bit AdamW, Adafactor), or sharded states (FSDP, ZeRO)",
+                f"the first step creates the states: 8 bytes per parameter for AdamW; {shortage.arithmetic}",
             )
             yield estimate(
                 "foreach=False or fused=True in the optimizer", "a foreach step makes copies as large as the parameters"
             )
         case FailurePhase.PREPARING:
             yield estimate(
-                "train fewer parameters (LoRA, frozen layers), or shard parameters, gradients and optimizer states "
-                "(FSDP, DeepSpeed ZeRO-3, more GPUs)",
-                f"wrapping a model creates gradient buckets or copies of its parameters; {shortage.arithmetic}",
+                "train fewer parameters (LoRA, frozen layers), or shard the training state (FSDP, ZeRO-3)",
+                f"wrapping a model creates gradient buckets or copies; {shortage.arithmetic}",
             )
             yield estimate(
                 "bfloat16 weights and an optimizer with smaller states (8-bit AdamW)",

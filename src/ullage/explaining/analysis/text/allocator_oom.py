@@ -326,8 +326,8 @@ def _free_and_refused(
             cause=Cause.TRULY_FULL,
             sentence=(
                 f"The GPU was full: {share:.1f} % of its {text_of_bytes(message.total_bytes)} were in use. The "
-                f"driver refused a request for {text_of_bytes(requested)}, although {text_of_bytes(free)} were free. "
-                "On a nearly full GPU, a driver may refuse a request that is smaller than the free memory."
+                f"driver refused {text_of_bytes(requested)}, although {text_of_bytes(free)} were free, which happens "
+                "on a nearly full GPU."
             ),
             remedies=tuple(_actions(message, situation, requested, requested)),
         )
@@ -439,8 +439,8 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
             cause=Cause.TRULY_FULL,
             sentence=(
                 f"The GPU was nearly full: {text_of_bytes(allocated)} were allocated when a request for "
-                f"{text_of_bytes(requested)} failed, with {text_of_bytes(free)} free on the GPU; the "
-                f"{text_of_bytes(cached)} cached by PyTorch are in pieces that are too small."
+                f"{text_of_bytes(requested)} failed; {text_of_bytes(free)} were free, and {text_of_bytes(cached)} "
+                "cached in pieces."
             ),
             remedies=(*_actions(message, situation, requested, requested - free), *expandable),
         )
@@ -451,8 +451,8 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
         cause=Cause.FRAGMENTED,
         sentence=(
             f"The free memory was fragmented: {text_of_bytes(requested)} were requested in one piece. "
-            f"{text_of_bytes(free)} were free on the GPU, and PyTorch had cached {text_of_bytes(cached)}. Live tensors "
-            "divide the cached memory into smaller pieces."
+            f"{text_of_bytes(free)} were free, and {text_of_bytes(cached)} cached, which live tensors divide into "
+            "smaller pieces."
         ),
         remedies=(*expandable, *_actions(message, situation, requested, requested - free)),
         notes=tuple(notes),
