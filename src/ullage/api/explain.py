@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ullage.explaining.fleet.fleet import FleetExplanation
     from ullage.explaining.fleet.rank_files import RankFile
     from ullage.recorded.history import History
+    from ullage.recorded.message.printed_memory import PrintedMemory
+
+_MOST_TIMELINE_BYTES = 256 << 20
 
 
 @overload
@@ -157,15 +160,18 @@ def explain(
             answer = explain_text(path, progress)
         case InputKind.SNAPSHOT | InputKind.ARCHIVE:
             with without_collections():  # for a large file, garbage collection would take a twentieth of the time
-                answer = _explain_snapshot(
+                answer = _explain_pickle(
                     path,
-                    device=device,
-                    semantics=semantics_given(torch_version),
-                    alloc_conf=alloc_conf,
-                    capacity_bytes=capacity_of(capacity),
-                    with_picture=with_picture,
-                    tables=Path(sql) if sql is not None else None,
-                    progress=progress,
+                    lambda: _explain_snapshot(
+                        path,
+                        device=device,
+                        semantics=semantics_given(torch_version),
+                        alloc_conf=alloc_conf,
+                        capacity_bytes=capacity_of(capacity),
+                        with_picture=with_picture,
+                        tables=Path(sql) if sql is not None else None,
+                        progress=progress,
+                    ),
                 )
     return with_page(answer, html)
 
@@ -176,11 +182,25 @@ def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanatio
     Raises:
         UsageError: the file cannot be read, or does not contain an out-of-memory error.
     """
-    from ullage.explaining.analysis.text.explain import explain_messages
+    from ullage.explaining.analysis.text.explain import explain_messages, explain_printed
     from ullage.recorded.message.log import scan
 
     source = "standard input" if str(path) == "-" else str(path)
+    if str(path) != "-" and not path.is_fifo() and (timeline := _timeline_of(path)) is not None:
+        return explain_printed([timeline], source=source)
     return explain_messages(scan(pieces_of(path, progress)), source=source)
+
+
+def _timeline_of(path: Path) -> "PrintedMemory | None":
+    """Return the figures of the memory timeline that PyTorch's profiler exports as JSON, or None for another text."""
+    from ullage.api.input import opened
+    from ullage.recorded.message.printed_memory import is_timeline, timeline_of
+
+    with opened(path) as source:
+        beginning = source.read(200)
+        if not is_timeline(beginning):
+            return None
+        return timeline_of(beginning + source.read(_MOST_TIMELINE_BYTES))
 
 
 @public
@@ -328,6 +348,22 @@ def _explain_snapshot(
             capacity_bytes=capacity_bytes,
         )
     return explanation
+
+
+def _explain_pickle(path: Path, explain_snapshot: "Callable[[], Explanation]") -> "Explanation":
+    """Explain a snapshot, or a pickle of `torch.cuda.memory_stats()`."""
+    from ullage.recorded.snapshot.snapshot import NoSnapshotError
+
+    try:
+        return explain_snapshot()
+    except NoSnapshotError as error:
+        from ullage.explaining.analysis.text.explain import explain_printed
+        from ullage.recorded.message.printed_memory import statistics_of
+
+        figures = statistics_of(error.content) if isinstance(error.content, Mapping) else None
+        if figures is None:
+            raise
+        return explain_printed([figures], source=str(path))
 
 
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":

@@ -99,8 +99,9 @@ def load_recorded(file: Path) -> "Snapshot":
         if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
             raise
         raise SnapshotError(
-            f"{file} is not a snapshot but {kind.value}, which ullage explain reads; expected a file that "
-            "torch.cuda.memory._dump_snapshot() wrote"
+            f"{file} is not a snapshot but {kind.value}, which ullage explain reads; this command "
+            "needs a snapshot: call torch.cuda.memory._record_memory_history() at the start, and "
+            "torch.cuda.memory._dump_snapshot('oom.pickle') where the error is caught"
         ) from None
 
 

@@ -17,6 +17,7 @@ from ullage.options import GPU, RUN
 
 if TYPE_CHECKING:
     from ullage.running.run_files.folder import RunFolder
+    from ullage.running.supervision.supervisor import Ending
 
 EPILOG: Final = epilog_of(
     "ullage run train.py --batch-size 8",
@@ -102,6 +103,8 @@ def run(
         ending = supervise(command, environment, on_tick=lambda: exports.update(place.path))
         exports.finish(place.path)
         has_ended_well = ending.exit_code == 0
+        if not has_ended_well:
+            _report_host_memory(place, ending, with_guesses=not quiet)
         is_quiet = quiet and has_ended_well
         has_something = place.is_in_place and _report_run(place, is_quiet=is_quiet, has_ended_well=has_ended_well)
         if not place.is_in_place:
@@ -151,6 +154,18 @@ def name_of(words: list[str]) -> str:
     from ullage.base.secrets import hidden_text
 
     return _NOT_OF_NAMES.sub("_", hidden_text(name))[:_LONGEST_NAME] or "run"
+
+
+def _report_host_memory(place: OwnFolder, ending: "Ending", *, with_guesses: bool) -> None:
+    """Print one sentence and one piece of advice if host memory, not GPU memory, probably ended the run."""
+    from ullage.running.supervision.host_memory import host_memory_of
+
+    found = None
+    with suppress(UllageError, OSError):
+        found = host_memory_of(place.path if place.is_in_place else None, ending, with_guesses=with_guesses)
+    if found is not None:
+        for line in found:
+            _print_line(line)
 
 
 def _report_run(place: OwnFolder, *, is_quiet: bool, has_ended_well: bool) -> bool:

@@ -487,3 +487,24 @@ def test_the_line_to_paste_gives_the_settings_that_were_replayed(in_force: str) 
         assert set(split_options(remedy.alloc_conf)) > set(split_options(in_force)) or remedy.setting is not None
     best = next(remedy for remedy in explanation.remedies if remedy.alloc_conf == text.strip())
     assert best.fits
+
+
+def full_history(entries: int) -> dict[str, object]:
+    """A snapshot whose trace has only the newest entries: one tensor stays, another one comes and goes."""
+    base, size = 0x7F0000000000, 4 * MIB
+    place = {"addr": base + 16 * MIB, "size": size, "stream": 0, "frames": []}
+    actions = ("alloc", "free_requested", "free_completed")
+    trace = [{"action": actions[time % 3], "time_us": time, **place} for time in range(entries + 3 - entries % 3)]
+    stays = {"address": base, "size": 16 * MIB, "requested_size": 16 * MIB, "state": "active_allocated", "frames": []}
+    free = {"address": base + 16 * MIB, "size": size, "requested_size": size, "state": "inactive", "frames": []}
+    segment = {"device": 0, "address": base, "total_size": 20 * MIB, "stream": 0, "segment_type": "large"}
+    segment |= {"allocated_size": 16 * MIB, "active_size": 16 * MIB, "segment_pool_id": (0, 0), "is_expandable": False}
+    return {"segments": [{**segment, "blocks": [stays, free]}], "device_traces": [trace[-entries:]]}
+
+
+@pytest.mark.parametrize(("entries", "is_full"), [(10_000, True), (1 << 14, True), (9_999, False), (300, False)])
+def test_a_history_that_was_full_says_to_raise_max_entries(entries: int, is_full: bool, tmp_path: Path) -> None:
+    file = tmp_path / "ring.pickle"
+    file.write_bytes(pickle.dumps(full_history(entries)))
+    notes = explain(load_snapshot(file).devices[0]).notes
+    assert any(f"max_entries={10 * entries}" in note for note in notes) == is_full

@@ -110,11 +110,6 @@ def test_a_snapshot_in_another_form_is_the_same_snapshot(form: str, tmp_path: Pa
             b'\n  {\n    "schemaVersion": 1,\n    "traceEvents": []}',
             "it is a profiler's trace; it records which operations ran",
         ),
-        (b"[[1795536480988840, 1795536481000315], [[0, 8192]]]", "it is a profiler's memory timeline, in JSON"),
-        (
-            b'{"active.all.allocated": 345, "active.all.current": 99}',
-            "it is the output of torch.cuda.memory_stats(), in JSON",
-        ),
     ],
 )
 def test_what_is_no_snapshot_is_named_with_what_to_do(content: bytes, said: str, tmp_path: Path) -> None:

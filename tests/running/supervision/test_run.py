@@ -357,6 +357,25 @@ def test_a_script_that_is_killed_leaves_its_samples(tmp_path: Path) -> None:
     assert read_run(live.parent).processes[0].facts.steps > 20
 
 
+HOST = """
+import torch
+torch.zeros(1, device="cuda")
+torch.empty(1 << 43, dtype=torch.uint8)
+"""
+
+
+def test_it_says_that_host_memory_ended_the_script(tmp_path: Path) -> None:
+    """In the words of `ullage explain`: for an error of PyTorch's CPU allocator, and for a kill without any error."""
+    ended = _run("--gpu", "T4", _script(tmp_path, HOST), cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "ullage: Host memory ran out, not GPU memory: 8.00 TiB were requested." in ended.stderr
+    assert "ullage: try first: " in ended.stderr
+    for code in ("import os; os.kill(os.getpid(), 9)", "raise SystemExit(137)"):
+        ended = _run(_script(tmp_path, code), cwd=tmp_path)
+        assert "ullage: The process was killed from outside" in ended.stderr
+    assert "host memory" not in _run(_script(tmp_path, "raise SystemExit(3)"), cwd=tmp_path).stderr.lower()
+
+
 @pytest.mark.parametrize("ending", ["kill(os.getpid(), 9)", "_exit(0)", "execv('/bin/true', ['true'])", "abort()"])
 def test_the_summary_of_a_process_that_left_at_once_is_of_its_samples(tmp_path: Path, ending: str) -> None:
     """Its last words are of its first step, if there are any: the samples go to the end."""

@@ -18,8 +18,10 @@ from ullage.recorded.rebuild import UNBOUNDED_BYTES
 _REPLAY_DIFFERS: Final = "the replay differs"
 _ALL_RESERVED_BEFORE: Final = "all memory of the run"
 _MOST_RESERVED_BEFORE: Final = "most of the reserved memory"
-WARNING: Final = (_REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
+_HISTORY_FULL: Final = "PyTorch's memory history was full"
+WARNING: Final = (_HISTORY_FULL, _REPLAY_DIFFERS, _ALL_RESERVED_BEFORE, _MOST_RESERVED_BEFORE)
 """The words that begin each note about unreliable simulation results."""
+_LEAST_LIMIT: Final = 1000
 MOST_OF_IT: Final = 0.9
 """A fraction of peak reserved memory. If more was reserved before recording began, simulations are unreliable."""
 
@@ -105,6 +107,14 @@ def reserved_before_share(recording: Recording) -> float:
 def _beginning(recording: Recording) -> Iterator[str]:
     if recording.rebuilt.is_whole:
         return
+    entries = len(recording.history)
+    is_full = _is_usual_limit(entries)
+    if is_full:
+        yield (
+            f"{_HISTORY_FULL}: it has exactly {entries:,} entries (max_entries), so newer entries have overwritten the "
+            "beginning of the run; record again with "
+            f"torch.cuda.memory._record_memory_history(max_entries={10 * entries})"
+        )
     yield "recording began in mid-run: the replay starts with the blocks that were alive then, at their addresses"
     if not len(recording.history):
         return
@@ -114,8 +124,13 @@ def _beginning(recording: Recording) -> Iterator[str]:
     elif share >= MOST_OF_IT:
         yield (
             f"{_MOST_RESERVED_BEFORE} ({100 * share:.0f} %) was reserved before recording began, so settings cannot "
-            "be tried on it: record from the start of the process"
+            f"be tried on it: {'raise max_entries' if is_full else 'record from the start of the process'}"
         )
+
+
+def _is_usual_limit(entries: int) -> bool:
+    """Return whether a history has as many entries as people set for `max_entries`: a round number or a power of 2."""
+    return entries >= _LEAST_LIMIT and (entries % _LEAST_LIMIT == 0 or entries & (entries - 1) == 0)
 
 
 def _steps(recording: Recording, growth: StepGrowth | None, cause: Cause) -> Iterator[str]:

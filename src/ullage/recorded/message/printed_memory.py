@@ -4,6 +4,7 @@ The figures come from `torch.cuda.memory_summary()` and `torch.cuda.memory_stats
 (nvidia-smi, rocm-smi, amd-smi, npu-smi, xpu-smi), and from ComfyUI.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class MemoryPrinter(StrEnum):
     NPU_SMI = "npu-smi"
     XPU_SMI = "xpu-smi"
     COMFYUI = "ComfyUI"
+    TIMELINE = "the profiler's memory timeline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,16 @@ class PrintedMemory:
     """Whether the program uses the allocator cudaMallocAsync."""
     models_bytes: int | None = None
     """The bytes of the models that ComfyUI had on the GPU."""
+    categories: tuple[tuple[str, int], ...] = ()
+    """The categories of memory at the peak, such as "parameters", with their bytes; the largest first."""
 
 
+_TIMELINE: Final = re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}-?\d{1,20}\s{0,40}[,\]]")
+_MOST_BYTES: Final = 1 << 50
+_CATEGORIES: Final = (
+    *("parameters", "optimizer state", "inputs", "temporary", "activations", "gradients", "autograd detail"),
+    "unknown",
+)
 _SUMMARY: Final = re.compile(r"PyTorch (?P<backend>\w{1,8}) memory summary, device ID (?P<device>\d{1,4})", re.ASCII)
 _SUMMARY_COUNTS: Final = re.compile(r"OOMs: {0,4}(?P<failures>\d{1,12}).{0,60}retries: {0,4}(?P<retries>\d{1,12})")
 _SIZE: Final = r"(\d{1,16} {0,2}(?:[KMGTP]i?B|B))"
@@ -159,6 +169,36 @@ def statistics_of(values: Mapping[str, object]) -> PrintedMemory | None:
     return _with_figures(PrintedMemory(printer=MemoryPrinter.MEMORY_STATS), figures)
 
 
+def is_timeline(beginning: bytes) -> bool:
+    """Return whether a file begins like a memory timeline that PyTorch's profiler exports as JSON."""
+    return _TIMELINE.match(beginning) is not None
+
+
+def timeline_of(content: bytes) -> PrintedMemory | None:
+    """Return the figures of a memory timeline (`export_memory_timeline` to a .json file), or None if it is damaged.
+
+    The file has the times and, for each time, the bytes of each category, as in torch.profiler._memory_profiler of
+    torch 2.11 (`MemoryProfileTimeline`).
+    """
+    try:
+        times, sizes = json.loads(content)
+        rows = [[int(size) for size in row] for row in sizes]
+        totals = [sum(row) for row in rows]
+        peak = max(range(len(totals)), key=totals.__getitem__)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if len(times) != len(rows) or not 0 < totals[peak] < _MOST_BYTES:
+        return None
+    named = zip(_CATEGORIES, rows[peak][1:], strict=False)
+    categories = sorted(((name, size) for name, size in named if size > 0), key=lambda entry: -entry[1])
+    return PrintedMemory(
+        printer=MemoryPrinter.TIMELINE,
+        allocated_bytes=totals[-1],
+        peak_allocated_bytes=totals[peak],
+        categories=tuple(categories) if len(rows[peak]) == len(_CATEGORIES) + 1 else (),
+    )
+
+
 def _flattened(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, int]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and prefix.count(".") < 3:
@@ -191,7 +231,8 @@ def _summary(block: str) -> Iterator[PrintedMemory]:
 def _statistics(block: str) -> Iterator[PrintedMemory]:
     figures: dict[str, int] = {}
     for found in _STATISTIC.finditer(block):
-        figures.setdefault(_STATISTIC_FIELDS[found["name"]], int(found["value"]))
+        if (field := _STATISTIC_FIELDS.get(found["name"])) is not None:
+            figures.setdefault(field, int(found["value"]))
     if "allocated_bytes" in figures or "reserved_bytes" in figures:
         yield _with_figures(PrintedMemory(printer=MemoryPrinter.MEMORY_STATS), figures)
 

@@ -47,12 +47,6 @@ _OTHERS: Final = (
 # and what the user can do with such a file.
 _OTHER_JSON: Final = (
     (re.compile(rb'\s{0,40}\{\s{0,40}"(?:schemaVersion|deviceProperties|traceEvents)"'), "a profiler's trace", _RECORD),
-    (re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}\d{12}"), "a profiler's memory timeline, in JSON", _RECORD),
-    (
-        re.compile(rb'\s{0,40}\{\s{0,40}"(?:active|allocated_bytes|allocation|active_bytes)\.'),
-        "the output of torch.cuda.memory_stats(), in JSON",
-        "it contains totals, but not which memory was in use; give a snapshot or the text of the error",
-    ),
 )
 _TEXTS: Final = (
     (re.compile(rb"<"), "an HTML page or other text with tags", _DUMP),

@@ -42,6 +42,14 @@ BOGUS_FROM_BYTES: Final = 1 << 62
 _MOST_FREE_LISTS: Final = 1 << 14
 
 
+class NoSnapshotError(SnapshotError):
+    """Raised for a pickle that is not a snapshot. `content` is what the pickle contains."""
+
+    def __init__(self, text: str, content: object) -> None:
+        super().__init__(text)
+        self.content = content
+
+
 @public
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -86,7 +94,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
     if isinstance(root, list):  # torch.cuda.memory_snapshot()
         root = {"segments": root}
     if not isinstance(root, dict) or not ({"segments", "device_traces"} & root.keys()):
-        raise SnapshotError(f"{path} is not a snapshot: it has neither segments nor device_traces")
+        raise NoSnapshotError(f"{path} is not a snapshot: it has neither segments nor device_traces", root)
     segments = segments_of(root.get("segments"))
     rows = _rows_by_device(root.get("device_traces"))
     found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]

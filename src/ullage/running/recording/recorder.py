@@ -37,6 +37,11 @@ _ROLES_EVERY: Final = 50
 # the `Monitor`.
 _DECISION_STRIDE: Final = 2
 _MOST_FAILURES: Final = 3
+_LONGEST_ERROR: Final = 600  # characters
+_OF_HOST_MEMORY: Final = (
+    *("DefaultCPUAllocator", "annot allocate memory", "nable to allocate", "ot enough memory", "shared memory"),
+    *("os error 12", "os error 1455", "bad_alloc", "killed by signal", "unable to mmap"),
+)
 
 
 class Recorder:
@@ -145,7 +150,7 @@ class Recorder:
                 state = "ended"
             else:
                 state = "out of memory" if issubclass(kind, torch.OutOfMemoryError) else "failed"
-            self._facts = replace(self._facts, state=state)
+            self._facts = replace(self._facts, state=state, error=_about_host_memory(kind))
             if state == "out of memory":
                 self._write_evidence()  # written late, but the stack frames of the error still hold their tensors
             self._sample()
@@ -237,6 +242,17 @@ class Recorder:
             pause.acquire(
                 timeout=_FACTS_SECONDS
             )  # not `time.sleep`, which a script may have replaced by a function that returns at once
+
+
+def _about_host_memory(kind: type[BaseException] | None) -> str:
+    """Return the text of the exception that ended the script if it mentions host memory. Otherwise, return ""."""
+    if kind is None:
+        return ""
+    with suppress(Exception):  # the exception's own __str__ may fail
+        text = f"{kind.__name__}: {getattr(sys, 'last_value', '')}"[:_LONGEST_ERROR]
+        if issubclass(kind, MemoryError) or any(mark in text for mark in _OF_HOST_MEMORY):
+            return text
+    return ""
 
 
 def _facts_of_process() -> RunFacts:

@@ -63,6 +63,8 @@ class RunFacts:
     is_emulated: bool = False
     state: str = "runs"
     """The state of the process: "runs", "ended", "failed" (an exception ended it) or "out of memory"."""
+    error: str = ""
+    """The text of the exception that ended the process, if it mentions host memory. Otherwise empty."""
     steps: int = 0
     step_seconds: float | None = None
     """The median time of the latest training steps, in seconds."""
@@ -105,7 +107,7 @@ class RunFacts:
 # Maps the names of facts that are plain values to their allowed types.
 _PLAIN: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("rank", "local_rank", "world_size", "steps", "ooms"), (int,)),
-    **dict.fromkeys(("torch", "state"), (str,)),
+    **dict.fromkeys(("torch", "state", "error"), (str,)),
     "is_emulated": (bool,),
     "step_seconds": (float, int),
 }

@@ -14,7 +14,8 @@ from ullage.recorded.message.printed_growth import PrintedGrowth
 from ullage.recorded.message.printed_memory import MemoryPrinter, PrintedMemory
 from ullage.recorded.message.wording import MessageKind
 
-_OF_PYTORCH: Final = (MemoryPrinter.MEMORY_SUMMARY, MemoryPrinter.MEMORY_STATS)
+_OF_PYTORCH: Final = (MemoryPrinter.MEMORY_SUMMARY, MemoryPrinter.MEMORY_STATS, MemoryPrinter.TIMELINE)
+_MOST_CATEGORIES: Final = 4
 _FRAGMENTED_SHARE: Final = 0.1  # of the reserved memory: the least unusable part that counts as fragmentation
 _FULL_SHARE: Final = 0.9  # of the GPU's memory: PyTorch's peak from which the GPU counts as full
 _BUSY_SHARE: Final = 0.9  # of the GPU's memory: the use from which a vendor's table shows a full GPU
@@ -60,8 +61,7 @@ def _failed(printed: PrintedMemory) -> TextVerdict:
             remedies=(
                 estimate(
                     "expandable_segments:True",
-                    f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; makes most of the "
-                    f"{text_of_bytes(unusable)} usable",
+                    f"makes most of the {text_of_bytes(unusable)} usable",
                 ),
             ),
             notes=(_RECORD,),
@@ -89,6 +89,9 @@ def _not_failed(printed: PrintedMemory) -> TextVerdict:
         parts.append(f"tensors use {text_of_bytes(printed.allocated_bytes)}{at_most}")
     if printed.reserved_bytes is not None:
         parts.append(f"PyTorch has reserved {text_of_bytes(printed.reserved_bytes)}")
+    if printed.categories:
+        named = ", ".join(f"{name} {text_of_bytes(size)}" for name, size in printed.categories[:_MOST_CATEGORIES])
+        parts.append(f"at the peak: {named}")
     unusable = _unusable_bytes(printed)
     notes = [_RECORD]
     if printed.reserved_bytes and unusable is not None and unusable >= _FRAGMENTED_SHARE * printed.reserved_bytes:
@@ -100,7 +103,7 @@ def _not_failed(printed: PrintedMemory) -> TextVerdict:
     counted = "PyTorch has counted no out-of-memory error" if printed.failures == 0 else "The text has no error message"
     return TextVerdict(
         cause=Cause.DID_NOT_FAIL,
-        sentence=f"{counted} on {_name(printed)}: {', '.join(parts)}.",
+        sentence=f"{counted}. On {_name(printed)}, {', '.join(parts)}.",
         notes=tuple(notes),
     )
 
