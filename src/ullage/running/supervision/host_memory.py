@@ -8,7 +8,7 @@ from typing import Final
 from ullage.base.errors import UsageError
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
-from ullage.running.run_files.folder import read_run
+from ullage.running.run_files.folder import RunProcess, read_run
 from ullage.running.supervision.supervisor import Ending
 
 _OF_THE_HOST: Final = (
@@ -31,9 +31,16 @@ def host_memory_of(folder: Path | None, ending: Ending, *, with_guesses: bool) -
         folder: the folder of the run, or None if it is missing.
         ending: how the user's command ended.
         with_guesses: whether a kill (SIGKILL) without any error counts, which usually means that host memory was full.
+            Scripts that do not import torch are left alone.
     """
-    texts = _errors_of(folder)
-    if with_guesses and not texts and (ending.signal == signal.SIGKILL or ending.exit_code in _ALSO_KILLED):
+    processes = _processes_of(folder)
+    texts = [process.facts.error for process in processes if process.facts.error]
+    if (
+        with_guesses
+        and processes
+        and not texts
+        and (ending.signal == signal.SIGKILL or ending.exit_code in _ALSO_KILLED)
+    ):
         texts = [f"exit code {_KILLED}"]
     for text in texts:
         found = _explained(text)
@@ -43,14 +50,13 @@ def host_memory_of(folder: Path | None, ending: Ending, *, with_guesses: bool) -
     return None
 
 
-def _errors_of(folder: Path | None) -> list[str]:
+def _processes_of(folder: Path | None) -> Sequence[RunProcess]:
     if folder is None:
-        return []
+        return ()
     try:
-        processes = read_run(folder).processes
-    except UsageError:  # none of its processes used a GPU
-        return []
-    return [process.facts.error for process in processes if process.facts.error]
+        return read_run(folder).processes
+    except UsageError:  # none of its processes imported torch
+        return ()
 
 
 def _explained(text: str) -> TextExplanation | None:
