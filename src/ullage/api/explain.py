@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ullage.explaining.fleet.rank_files import RankFile
     from ullage.recorded.history import History
     from ullage.recorded.message.printed_memory import PrintedMemory
+    from ullage.running.run_files.folder import RunFolder
 
 _MOST_TIMELINE_BYTES = 256 << 20
 
@@ -366,6 +367,22 @@ def _explain_pickle(path: Path, explain_snapshot: "Callable[[], Explanation]") -
         return explain_printed([figures], source=str(path))
 
 
+def _of_host_memory(run: "RunFolder", beside: int) -> "Explanation | None":
+    """Explain the error of host memory that ended a process of a run, or return None."""
+    from ullage.explaining.analysis.explain import RunSummary
+    from ullage.explaining.analysis.text.explain import explain_text as explain_words
+    from ullage.running.supervision.summary import summary_of
+
+    error = next((process.facts.error for process in run.processes if process.facts.error), None)
+    if error is None:
+        return None
+    summary = RunSummary(name=run.folder.name, evidence=None, summary=tuple(summary_of(run)), remarks=(), beside=beside)
+    try:
+        return replace(explain_words(error, source=str(run.folder)), run=summary)
+    except UsageError:
+        return None
+
+
 def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation":
     from ullage.explaining.analysis.cause import Cause
     from ullage.explaining.analysis.explain import Explanation, RunSummary
@@ -379,6 +396,8 @@ def _explain_run(folder: Path, progress: Callable[[str], None]) -> "Explanation"
     explanation = explain_evidence(evidence, progress=progress) if evidence is not None else None
     if evidence is not None and explanation is not None:
         return with_run(explanation, run, evidence, beside=beside)
+    if (of_host := _of_host_memory(run, beside)) is not None:
+        return of_host
     ends = {process.facts.state for process in run.processes}
     grows = any(process.facts.growth for process in run.processes)
     did_not_end = "STILL RUNNING, OR KILLED" if "runs" in ends else "NO OUT-OF-MEMORY ERROR"

@@ -224,7 +224,7 @@ def test_the_share_that_would_have_to_go_is_enough() -> None:
     """Holding that much less, the request fits: the estimate's own arithmetic."""
     told: TextExplanation = explain_text(CASES["full"][0])
     evidence, remedy = told.evidence, told.remedies[0]
-    share = int(remedy.name.split()[1]) / 100
+    share = int(remedy.name.split()[3]) / 100
     held = (evidence["allocated_bytes"] + evidence["missing_bytes"]) * (1 - share)
     assert held <= evidence["allocated_bytes"]
 
@@ -373,7 +373,7 @@ def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None
     assert told.cause is Cause.FRAGMENTED
     assert any("other processes hold 20.01 GiB of the GPU (process 33211 (20.00 GiB))" in note for note in told.notes)
     between = "Process 33211 has 30.00 GiB memory in use. " + this("48.04 GiB")
-    told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "40.00 GiB", "6.80 GiB", between))
+    told = explain_text(new("4.50 GiB", "79.15 GiB", "1.10 GiB", "40.00 GiB", "6.80 GiB", between))
     assert told.cause is Cause.OTHER_PROCESS, "with so much in other hands, fragmentation is not the first reason"
     with_little = "Process 33211 has 1.00 GiB memory in use. " + this("77.04 GiB")
     told = explain_text(new("1.50 GiB", "79.15 GiB", "1.10 GiB", "74.00 GiB", "1.80 GiB", with_little))
@@ -382,7 +382,7 @@ def test_what_others_hold_is_told_though_the_cache_would_have_sufficed() -> None
 
 def test_a_card_that_would_do_has_room_for_what_was_in_the_machines_memory_too() -> None:
     told = explain_text(new("2.00 GiB", "8.00 GiB", "0 bytes", "13.70 GiB", "412.10 MiB"))
-    assert [remedy.name for remedy in told.remedies][-1] == "a GPU with 16 GiB or more"
+    assert [remedy.name for remedy in told.remedies][-1] == "a GPU with 20 GiB or more"
     assert "13.70 GiB + 2.00 GiB" in told.remedies[-1].remark
 
 

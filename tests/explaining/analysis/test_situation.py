@@ -84,7 +84,7 @@ def test_the_share_is_of_the_true_peak() -> None:
         "GiB of which 14.80 GiB is free. Including non-PyTorch memory, this process has 980.00 MiB memory in use. Of "
         "the allocated memory 490.00 MiB is allocated by PyTorch, and 20.00 MiB is reserved by PyTorch but unallocated."
     )
-    assert "use 0.5 % less memory" in advice(explain_text(text))
+    assert "use at least 0.5 % less memory" in advice(explain_text(text))
 
 
 CELLS = {

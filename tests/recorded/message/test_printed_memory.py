@@ -59,6 +59,7 @@ def test_what_torch_prints_has_the_figures_of_its_statistics() -> None:
 
 def test_statistics_in_a_file_are_read_in_every_form(tmp_path: Path) -> None:
     stats = {"allocated_bytes.all.current": 50 * GIB, "reserved_bytes.all.current": 75 * GIB, "num_ooms": 3}
+    stats["inactive_split_bytes.all.current"] = 25 * GIB
     (tmp_path / "stats.json").write_text(json.dumps(stats))
     (tmp_path / "stats.pickle").write_bytes(pickle.dumps(stats))
     (tmp_path / "stats.txt").write_text(str(stats))
@@ -82,7 +83,15 @@ def test_the_profilers_timeline_names_what_was_there_at_the_peak(tmp_path: Path)
     assert found.cause is Cause.DID_NOT_FAIL
     assert "at most 18.00 GiB" in found.sentence
     assert "optimizer state 8.00 GiB, activations 6.00 GiB, parameters 4.00 GiB" in found.sentence
-    for damaged in ("[[0, 1], [[1, 2]]]", "[[0, 1], 5]", "[[0, 1]", "[[3]]"):
+    bad = (
+        "[[0, 1], [[1, 2]]]",
+        "[[0, 1], 5]",
+        "[[0, 1]",
+        "[[3]]",
+        "[[1, 2], [[0, Infinity], [0, 1]]]",
+        "[[1], [[-5]]]",
+    )
+    for damaged in (*bad, '[[1, 2], ["12", "34"]]'):
         (tmp_path / "timeline.json").write_text(damaged)
         with pytest.raises(ullage.UsageError, match="contains no out-of-memory error"):
             ullage.explain(tmp_path / "timeline.json")

@@ -64,7 +64,13 @@ class Cause(StrEnum):
     @property
     def phrase(self) -> str:
         """The heading in lower case, for use within a sentence or a table: "not enough GPU memory"."""
-        return self.heading.lower().replace("gpu", "GPU").replace("cpu", "CPU").replace("windows", "Windows")
+        return (
+            self.heading.lower()
+            .replace("gpu", "GPU")
+            .replace("cpu", "CPU")
+            .replace("windows", "Windows")
+            .replace("pytorch", "PyTorch")
+        )
 
 
 _HEADINGS: Final = {
@@ -78,7 +84,7 @@ _HEADINGS: Final = {
     Cause.LIMIT: "A CONFIGURED LIMIT IS TOO LOW",
     Cause.ADDRESS_SPACE: "OUT OF ADDRESS SPACE",
     Cause.BOGUS_SIZE: "IMPOSSIBLE REQUEST SIZE",
-    Cause.DISGUISED: "MISLEADING ERROR: MEMORY RAN OUT",
+    Cause.DISGUISED: "GPU MEMORY RAN OUT OUTSIDE OF PYTORCH",
     Cause.HOST_MEMORY: "HOST MEMORY RAN OUT",
     Cause.JOB_LIMIT: "THE JOB'S LIMIT OF HOST MEMORY WAS REACHED",
     Cause.COMMIT_LIMIT: "THE WINDOWS COMMIT LIMIT WAS REACHED",

@@ -29,7 +29,7 @@ from ullage.recorded.rebuild import Rebuilt
 from ullage.report.answer import Answer
 from ullage.report.blocks import BlockHistory
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ def bytes_of(text: str) -> int:
     """Return the number of bytes in a text such as "8.00 GiB", "21.95G" or "25,600,000 bytes"."""
     is_less, text = text.startswith("-"), text.replace(",", "").removeprefix("-")
     number, unit = text[: -len(text.lstrip("0123456789.")) or None], text.lstrip("0123456789. ")
-    unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit}iB"
+    unit = "B" if unit in ("", "bytes") else unit if unit.endswith(("B", "b")) else f"{unit.removesuffix('i')}iB"
     size = parse_bytes(f"{_plain(number)} {unit}")
     return -size if is_less else size
 

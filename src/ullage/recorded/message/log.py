@@ -40,13 +40,8 @@ _SIGNS: Final = {
     "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
     "text-generation-inference": ("text_generation_server",),
     "ComfyUI": (
-        "ComfyUI",
-        "comfyui",
-        "loaded partially",
-        "loaded completely",
-        "Node Type:",
-        "got prompt",
-        "!!! Exception during",
+        *("ComfyUI/", "ComfyUI\\", "ComfyUI Error", "comfy/", "comfy\\", "loaded partially", "loaded completely"),
+        *("Node Type:", "got prompt", "!!! Exception during"),
     ),
     "TensorFlow": ("tensorflow/", "tensorflow\\"),
     "CuPy": ("cupy.cuda", "cupy\\cuda"),
@@ -68,13 +63,34 @@ _SIGNS: Final = {
         *("load_model", "create_weights", "Loading safetensors checkpoint", "Loading checkpoint shards"),
         *("Loading a checkpoint", "Loading pipeline components", "loading shards", "Loading weights:"),
     ),
-    "data set processes": ("num_proc=", "dataset_num_proc"),
+    "expandable segments": (
+        *("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF: expandable_segments"),
+        *('PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments', "PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments"),
+    ),
+    "training": (
+        *("train.py", "Epoch", "epoch", "loss", "torchrun", "finetun", "fine-tun", "Training", "training_step", "lr="),
+        *("accelerate launch", "deepspeed", "Trainer"),
+    ),
+    "inference": (
+        "inference",
+        "Inference",
+        "generate.py",
+        "infer.py",
+        "demo",
+        "app.py",
+        "pipeline",
+        "sampling",
+        "gradio",
+    ),
+    "data set processes": tuple(f"num_proc={number}" for number in range(2, 20)),
+    "data loader": ("DataLoader worker", "--workers", "dataloader_num_workers", "num_workers="),
     "wake_up": ("wake_up",),
     "pinned memory": ("pin memory thread", "pin_memory.py", "cudaHostAlloc", "artial pinning", "partially pinned"),
     "unified memory": (
-        *("NvMap", "nvmap", "tegrastats", "-tegra", "Jetson", "Orin N", "AGX Orin", "GB10", "DGX Spark", "dgx-spark"),
-        *("unified memory", "unified-memory", "Unified Memory", "Strix Halo", "gfx1151", "Ryzen AI MAX"),
+        *("NvMap", "nvmap", "tegrastats", "-tegra", "Jetson", "Orin N", "AGX Orin", "DGX Spark", "dgx-spark"),
+        *("GB10 ", "GB10)", "GB10,", "GB10\n", "Strix Halo", "gfx1151", "Ryzen AI MAX"),
     ),
+    "unified memory by name": ("unified memory", "unified-memory", "Unified Memory"),
     "first CUDA call": ("cuDevicePrimaryCtxRetain", "torch._C._cuda_init", "cuCtxCreate"),
 }
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
@@ -194,7 +210,7 @@ def scan(pieces: Iterable[str]) -> Iterator[Found]:
     score = _score(best)
     for reading in readings_of("".join(_without_markup([text]))):
         other = [found for part in reading for found in _of_reading(part)]
-        other.sort(key=lambda found: getattr(found, "row", 0))
+        other = _without_repetition(sorted(other, key=lambda found: getattr(found, "row", 0)))
         if _score(other) > score:
             context = tuple(dict.fromkeys(name for found in best for name in getattr(found, "context", ())))
             best = [
@@ -207,9 +223,15 @@ def scan(pieces: Iterable[str]) -> Iterator[Found]:
     yield from best
 
 
+def _without_repetition(found: list[Found]) -> list[Found]:
+    """Return what readings show, without the messages of a line that two readings have. The one with a rank is kept."""
+    ranked = {each.row for each in found if isinstance(each, FoundMessage) and each.rank is not None}
+    return [each for each in found if not (isinstance(each, FoundMessage) and each.rank is None and each.row in ranked)]
+
+
 def _of_reading(reading: Reading) -> Iterator[Found]:
     """Yield what one reading shows, with the line numbers of the log."""
-    for found in scan_once([reading.text]):
+    for found in scan_once([reading.text], has_markup=False):
         if isinstance(found, FoundMessage):
             yield replace(found, row=reading.rows[found.row - 1], rank=reading.rank or found.rank)
         elif isinstance(found, PrintedGrowth):
@@ -223,8 +245,9 @@ def _of_reading(reading: Reading) -> Iterator[Found]:
 def _score(found: list[Found]) -> tuple[int, ...]:
     """Return how much a reading of a log shows. A higher tuple shows more."""
     messages = [each for each in found if isinstance(each, FoundMessage)]
-    most = max((_shown_by(message) for message in messages), default=())
-    return (bool(messages), *most) if most else (bool(messages),)
+    if not messages:
+        return (0, sum(isinstance(each, PrintedGrowth | PrintedMemory) for each in found))
+    return (1, *max(_shown_by(message) for message in messages))
 
 
 def _shown_by(found: FoundMessage) -> tuple[int, ...]:
@@ -237,7 +260,7 @@ def _shown_by(found: FoundMessage) -> tuple[int, ...]:
     return (message.is_certain, is_known, figures + len(message.other_processes) + len(message.said), shown)
 
 
-def scan_once(pieces: Iterable[str]) -> Iterator[Found]:
+def scan_once(pieces: Iterable[str], *, has_markup: bool = True) -> Iterator[Found]:
     """Yield every message of a text that arrives in pieces, which may end anywhere.
 
     The starts of further runs and the memory figures that programs print come in the order of the text too.
@@ -257,7 +280,7 @@ def scan_once(pieces: Iterable[str]) -> Iterator[Found]:
     cut: FoundMessage | None = None
     is_any = is_certain = False
     beginning = ""  # of the text, as long as it is short enough for the search for growing figures
-    for piece, is_last in _with_last(_without_markup(pieces)):
+    for piece, is_last in _with_last(_without_markup(pieces) if has_markup else pieces):
         kept += piece
         beginning = beginning + piece if len(beginning) <= LONGEST_TEXT else beginning
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
@@ -284,8 +307,8 @@ def scan_once(pieces: Iterable[str]) -> Iterator[Found]:
             if isinstance(thing, PrintedMemory):
                 yield replace(thing, row=row + 1)
                 continue
-            if thing is None:
-                yield RunStart(row + 1)
+            if isinstance(thing, bool):
+                yield RunStart(row + 1, is_like_the_first=thing)
                 continue
             done = thing.end
             told = _read_server(server, kept, told, place)
@@ -306,10 +329,13 @@ def scan_once(pieces: Iterable[str]) -> Iterator[Found]:
 
 def _in_order(
     text: str, begin: int, until: int, hits: list[Hit], starts: RunStarts
-) -> list[tuple[int, Hit | PrintedMemory | None]]:
-    """Return the messages, the printed figures and the starts of runs (None) between two positions, in order."""
-    things: list[tuple[int, Hit | PrintedMemory | None]] = [(hit.start, hit) for hit in hits]
-    things += [(place, None) for place in starts.starts_in(text, begin, until) if place > 0]
+) -> list[tuple[int, Hit | PrintedMemory | bool]]:
+    """Return the messages, the printed figures and the starts of runs between two positions, in order.
+
+    The start of a run is True if its line is like the first line of the log.
+    """
+    things: list[tuple[int, Hit | PrintedMemory | bool]] = [(hit.start, hit) for hit in hits]
+    things += [(place, alike) for place, alike in starts.starts_in(text, begin, until) if place > 0]
     things += printed_in(text, begin, until)
     return sorted(things, key=lambda entry: entry[0])
 
@@ -382,7 +408,8 @@ def _plain(text: str) -> str:
     if "<" in text:
         text = _TAG.sub("", text)
     if ";" in text and "&" in text:
-        text = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+        # An entity for the end of a line would change the numbers of the lines.
+        text = _ENTITY.sub(lambda entity: " ".join(html.unescape(entity[0]).splitlines()) or " ", text)
     if "B**" in text or "B`" in text:
         text = _EMPHASIS.sub(r"\2", text)
     return text.replace("\xa0", " ")
@@ -416,15 +443,16 @@ def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: S
         place=user.place if user is not None else None,
         statement=user.statement if user is not None else None,
         frames=frames,
-        nearby=() if frames else _rows_above(text, floor, begin),
+        nearby=() if frames else _rows_above(text, floor, begin, rank),
         context=context_of(text, floor, hit.start, hit.end),
         server=server.of(rank),
     )
 
 
-def _rows_above(text: str, floor: int, begin: int) -> tuple[str, ...]:
-    rows = text[max(floor, begin - _NEARBY_CHARACTERS) : begin].splitlines()
-    return tuple(without_prefix(row)[1][:_LONGEST_NEARBY] for row in rows[-_ROWS_NEARBY:])
+def _rows_above(text: str, floor: int, begin: int, rank: str | None) -> tuple[str, ...]:
+    rows = map(without_prefix, text[max(floor, begin - _NEARBY_CHARACTERS) : begin].splitlines())
+    own = [row[:_LONGEST_NEARBY] for owner, row in rows if owner == rank]
+    return tuple(own[-_ROWS_NEARBY:])
 
 
 def _rank_at(text: str, begin: int) -> str | None:

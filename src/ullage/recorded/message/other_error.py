@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_CONTEXT_CHARACTERS: Final = 3000
+_CONTEXT_CHARACTERS: Final = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ _ERRORS: Final = (
         "The failing call probably pins host memory (pin_memory=True), and the driver refused it: pin less memory at "
         "once (a smaller host buffer or cache), use "
         "pin_memory=False, or check ulimit -l.",
-        re.compile(r"pin_memory|pinned|cudaHost|on_cpu|device=.cpu|_host\.py|host_(?:pool|buffer|cache)|exp_avg"),
+        re.compile(r"pin_memory=True|\.pin_memory\(|cudaHost|memory_pool_host\.py|_init_kv_buffer|exp_avg"),
     ),
     _OtherError(
         "Too many open files",
@@ -95,11 +95,12 @@ _ERRORS: Final = (
 
 def other_error(text: str, begin: int, until: int) -> tuple[int, str] | None:
     """Return the position of the first such error between two positions of a text, and what it means, or None."""
+    found = []
     for error in _ERRORS:
         at = text.find(error.find, begin, until)
         if at < 0:
             continue
-        around = text[max(0, at - _CONTEXT_CHARACTERS) : at + _CONTEXT_CHARACTERS]
+        around = text[max(0, at - _CONTEXT_CHARACTERS) : at]
         if error.around is None or error.around.search(around) is not None:
-            return at, error.advice
-    return None
+            found.append((at, error.advice))
+    return min(found, default=None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ullage.base.units import MIB, parse_bytes
+from ullage.recorded.message.traceback import without_prefix
 
 LONGEST_TEXT: Final = 1 << 20
 """The longest text, in characters, that is searched for growing figures. A longer log has other signs."""
@@ -19,7 +20,14 @@ _MOST_ROWS: Final = 20_000
 _SIZE: Final = re.compile(r"(?<![\w.])(\d{1,6}(?:[.,]\d{1,4})?) ?([GM]i?B?)\b(?!/s)", re.ASCII)
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]\d+)?", re.ASCII)
 _ABOUT_MEMORY: Final = re.compile(r"mem|vram|alloc|reserv|gpu|cuda|rss", re.IGNORECASE)
-_LOADING: Final = re.compile(r"download|shard|loading|\d+%\||\bB/s\b|size|weights|checkpoint", re.IGNORECASE)
+_COUNTS: Final = re.compile(r"\b(?:step|iter|epoch|it\b|call|request|inference|generation|image|file)", re.IGNORECASE)
+# What explains a larger figure: the work itself grows from line to line, or the line is not about the memory in use.
+_GROWS_WITH: Final = re.compile(
+    r"download|shard|load|\d+%\||\bB/s\b|size|weights|checkpoint|batch|seq|len|layer|part\b|offset|width|height|resol"
+    r"|tokens|wrote|writ|disk|chunk|free|avail|left|remain",
+    re.IGNORECASE,
+)
+_ROWS_OF_A_HEADER: Final = 40  # the most rows of a table that one header describes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +47,31 @@ def growth_in(text: str) -> PrintedGrowth | None:
     """Return the memory figures in a text that grow the most, or None if none grow steadily."""
     if len(text) > LONGEST_TEXT:
         return None
-    series: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    is_about = False
-    for row, line in enumerate(text.splitlines()[:_MOST_ROWS], 1):
-        is_about = is_about or _ABOUT_MEMORY.search(line) is not None
-        if not is_about or len(line) > _LONGEST_ROW or _LOADING.search(line) is not None:
-            continue
-        sizes = [parse_bytes(f"{size[1].replace(',', '.')} {_unit(size[2])}") for size in _SIZE.finditer(line)]
-        if not sizes:
-            continue
-        form = " ".join(_NUMBER.sub("#", line).split())
-        for index, size in enumerate(sizes[:4]):
-            series.setdefault((form, index), []).append((row, size))
+    series: dict[tuple[str | None, str, int], list[tuple[int, int]]] = {}
+    header = -_ROWS_OF_A_HEADER
+    for row, line in enumerate(text.split("\n")[:_MOST_ROWS], 1):
+        for part in line.split("\r"):  # progress bars write over their line
+            if len(part) > _LONGEST_ROW:
+                continue
+            owner, rest = without_prefix(part)
+            is_counted = _COUNTS.search(rest) is not None and _GROWS_WITH.search(rest) is None
+            if is_counted and _SIZE.search(rest) is None:
+                header = row
+            in_table = rest.lstrip().startswith("|") and row - header < _ROWS_OF_A_HEADER
+            if in_table or (is_counted and _ABOUT_MEMORY.search(rest) is not None):
+                _add(series, owner, row, rest)
     found = [growth for rows in series.values() if (growth := _growth_of(rows)) is not None]
     return max(found, key=lambda growth: growth.last_bytes - growth.first_bytes, default=None)
+
+
+def _add(
+    series: dict[tuple[str | None, str, int], list[tuple[int, int]]], owner: str | None, row: int, line: str
+) -> None:
+    """Add the sizes in a line to the series of lines that differ only in their numbers."""
+    form = " ".join(_NUMBER.sub("#", line).split())
+    for index, size in enumerate(list(_SIZE.finditer(line))[:4]):
+        size_bytes = parse_bytes(f"{size[1].replace(',', '.')} {_unit(size[2])}")
+        series.setdefault((owner, form, index), []).append((row, size_bytes))
 
 
 def _unit(unit: str) -> str:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ullage.base.foreign_files import is_far_larger_in_memory
 from ullage.base.units import MIB, parse_bytes
+from ullage.recorded.message.figure import number_of
 
 _PREFIX_CHARACTERS: Final = 200  # before the words that begin a table, in the same line
 _BLOCK_CHARACTERS: Final = 6000  # the longest table that is read; the report on a machine with 8 GPUs has 4500
@@ -78,7 +80,7 @@ _CATEGORIES: Final = (
 )
 _SUMMARY: Final = re.compile(r"PyTorch (?P<backend>\w{1,8}) memory summary, device ID (?P<device>\d{1,4})", re.ASCII)
 _SUMMARY_COUNTS: Final = re.compile(r"OOMs: {0,4}(?P<failures>\d{1,12}).{0,60}retries: {0,4}(?P<retries>\d{1,12})")
-_SIZE: Final = r"(\d{1,16} {0,2}(?:[KMGTP]i?B|B))"
+_SIZE: Final = r"(\d{1,16} {0,2}(?:[KMGT]i?B|B))"
 _SUMMARY_ROW: Final = re.compile(
     r"\| (?P<name>Allocated|GPU reserved|Non-releasable) memory {0,12}\| {0,12}"
     + _SIZE.replace("(", "(?P<now>", 1)
@@ -100,6 +102,7 @@ _STATISTIC_FIELDS: Final = {
     "num_ooms": "failures",
     "num_alloc_retries": "retries",
 }
+_STATISTIC_GROUPS: Final = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes", "all")
 _SUMMARY_FIELDS: Final = {
     "Allocated": ("allocated_bytes", "peak_allocated_bytes"),
     "GPU reserved": ("reserved_bytes", "peak_reserved_bytes"),
@@ -153,8 +156,25 @@ def printed_in(text: str, begin: int, until: int) -> Iterator[tuple[int, Printed
             start = text.rfind("\n", max(0, at - _PREFIX_CHARACTERS), at) + 1 or max(0, at - _PREFIX_CHARACTERS)
             again = text.find(mark, at + 1, at + _BLOCK_CHARACTERS)
             for printed in read(text[start : again if again >= 0 else at + _BLOCK_CHARACTERS]):
-                yield at, printed
+                if _is_plausible(printed):
+                    yield at, printed
             at = text.find(mark, at + 1, until)
+
+
+def _is_plausible(printed: PrintedMemory) -> bool:
+    """Return whether figures are possible: none is absurd, and no part is larger than its total."""
+    sizes = [getattr(printed, name) for name in PrintedMemory.__slots__ if name.endswith("_bytes")]
+    if any(size is not None and size >= _MOST_BYTES for size in sizes) or printed.total_bytes == 0:
+        return False
+    parts = (
+        (printed.used_bytes, printed.total_bytes),
+        (printed.allocated_bytes, printed.reserved_bytes),
+        (printed.split_bytes, printed.reserved_bytes),
+        (printed.allocated_bytes, printed.peak_allocated_bytes),
+        (printed.reserved_bytes, printed.peak_reserved_bytes),
+    )
+    # Each figure of a table is rounded to its own unit.
+    return all(part is None or whole is None or part <= whole + whole // 100 + MIB for part, whole in parts)
 
 
 def statistics_of(values: Mapping[str, object]) -> PrintedMemory | None:
@@ -166,7 +186,8 @@ def statistics_of(values: Mapping[str, object]) -> PrintedMemory | None:
     figures = {field: flat[name] for name, field in _STATISTIC_FIELDS.items() if name in flat}
     if "allocated_bytes" not in figures and "reserved_bytes" not in figures:
         return None
-    return _with_figures(PrintedMemory(printer=MemoryPrinter.MEMORY_STATS), figures)
+    printed = _with_figures(PrintedMemory(printer=MemoryPrinter.MEMORY_STATS), figures)
+    return printed if _is_plausible(printed) else None
 
 
 def is_timeline(beginning: bytes) -> bool:
@@ -180,14 +201,18 @@ def timeline_of(content: bytes) -> PrintedMemory | None:
     The file has the times and, for each time, the bytes of each category, as in torch.profiler._memory_profiler of
     torch 2.11 (`MemoryProfileTimeline`).
     """
+    if is_far_larger_in_memory(content):
+        return None
     try:
         times, sizes = json.loads(content)
+        if not all(isinstance(row, list) and all(isinstance(size, int) for size in row) for row in sizes):
+            return None
         rows = [[int(size) for size in row] for row in sizes]
         totals = [sum(row) for row in rows]
         peak = max(range(len(totals)), key=totals.__getitem__)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
-    if len(times) != len(rows) or not 0 < totals[peak] < _MOST_BYTES:
+    if len(times) != len(rows) or not 0 < totals[peak] < _MOST_BYTES or any(min(row, default=0) < 0 for row in rows):
         return None
     named = zip(_CATEGORIES, rows[peak][1:], strict=False)
     categories = sorted(((name, size) for name, size in named if size > 0), key=lambda entry: -entry[1])
@@ -201,7 +226,7 @@ def timeline_of(content: bytes) -> PrintedMemory | None:
 
 def _flattened(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, int]]:
     for name, value in values.items():
-        if isinstance(value, Mapping) and prefix.count(".") < 3:
+        if isinstance(value, Mapping) and name in _STATISTIC_GROUPS and prefix.count(".") < 3:
             yield from _flattened(value, f"{prefix}{name}.")
         elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             yield f"{prefix}{name}", value
@@ -294,7 +319,7 @@ def _comfy(block: str) -> Iterator[PrintedMemory]:
     if total is None:
         return
     where = _COMFY_ALLOCATOR.search(block)
-    sizes = [float(each["new"] or each["old"]) for each in _COMFY_LOADED.finditer(block)]
+    sizes = [number_of(each["new"] or each["old"]) for each in _COMFY_LOADED.finditer(block)]
     yield PrintedMemory(
         printer=MemoryPrinter.COMFYUI,
         device=int(where["device"]) if where is not None else None,

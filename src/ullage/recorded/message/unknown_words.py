@@ -104,7 +104,8 @@ HEADS: Final = (
 """Words that occur in out-of-memory errors. Lines without any of them are skipped, which makes the search fast."""
 # Matches two sizes in an error: the memory that is needed, and the memory that is available.
 _NEED: Final = re.compile(
-    r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)", re.IGNORECASE
+    r"\bneed\w*\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B).{1,30}?\bha(?:ve|s)\W{1,3}(\d[\d.]{0,12} ?[KMGT]i?B)",
+    re.ASCII | re.IGNORECASE,
 )
 _UNIT: Final = r"\d[\d.,]{0,20} ?(?:[KMGT]i?B\b|bytes\b)"
 # Matches a comparison of the memory that a program needs with the memory that it has or may use.
@@ -115,10 +116,11 @@ _COMPARED: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _REFUSES: Final = re.compile(
-    r"exceed|below|insufficient|not enough|too (?:large|small|big)|larger than|greater than|refus|cannot fit|can't fit"
-    r"|does(?: not|n't) fit|but only|not sufficient|less than|more than",
+    r"exceed|below|insufficient|not enough|too (?:large|small|big)|refus|cannot fit|can't fit|does(?: not|n't) fit"
+    r"|but only|not sufficient|than is available",
     re.ASCII | re.IGNORECASE,
 )
+_NO_REFUSAL: Final = re.compile(r"\bINFO\b|\bDEBUG\b|\bI\d{4} |kill|is enough|more than enough|sufficient for")
 _ROWS_BEFORE: Final = 4
 _CHARACTERS: Final = 400
 
@@ -153,8 +155,12 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
     found = _COMPARED.search(row)
     if found is None or _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
         return None
-    sizes = [bytes_of(found[name]) for name in ("first", "second")]
-    if min(sizes) <= 0 or max(sizes) >= 1 << 46:
+    if _NO_REFUSAL.search(row) is not None:
+        return None
+    needed, has = bytes_of(found["first"]), bytes_of(found["second"])
+    if found["relation"].lower() == "below":  # a capacity is below what is required
+        needed, has = has, needed
+    if not 0 < has < needed < 1 << 46:
         return None
     is_host = _SURELY_MACHINE.search(row) is not None or (
         _CARD.search(row) is None and _MACHINE.search(row) is not None
@@ -164,8 +170,8 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
         wording="check",
         text=" ".join(row.split()),
         is_certain=False,
-        requested_bytes=max(sizes),
-        free_bytes=min(sizes),
+        requested_bytes=needed,
+        free_bytes=has,
         said={"memory": "machine" if is_host else "card"},
     )
 

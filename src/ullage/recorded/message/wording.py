@@ -373,7 +373,8 @@ TABLE: Final = (
     # Libraries written in Rust (safetensors, tokenizers) put the number of the system's error last.
     words(MessageKind.HOST, "paging_file", "(os error 1455)"),
     words(MessageKind.HOST, "errno", "(os error 12)"),
-    words(MessageKind.HOST, "errno", "(os error 8)"),
+    # Without the text before it, error 8 of Linux is another one: a program for another processor.
+    words(MessageKind.HOST, "errno", "Not enough memory resources are available"),
     words(MessageKind.HOST, "errno", "[WinError 8] ", r"[^\n\"']{3,90}"),
     words(MessageKind.HOST, "paging_file", "[WinError 1450] ", r"[^\n\"']{3,90}"),
     *(
@@ -395,7 +396,7 @@ TABLE: Final = (
     words(MessageKind.HOST, "mmap", "unable to mmap ", r"(?P<size>\d{1,18}) bytes"),
     words(MessageKind.HOST, "memory_error", "MemoryError", rf"(?:(?=:)(?!{_CARDS_OWN})|{_END})", at_start=True),
     words(MessageKind.HOST, "bad_alloc", "std::bad_alloc", rf"(?!{_CARDS_OWN})"),
-    words(MessageKind.HOST, "pinned_memory", "trying to pin memory"),
+    words(MessageKind.HOST, "pinned_memory", "rror while trying to pin memory"),
     words(MessageKind.HOST, "shared_memory", "workers are out of shared memory"),
     words(MessageKind.HOST, "shared_memory", "insufficient shared memory (shm)"),
     words(MessageKind.HOST, "shared_memory", "unable to write to file </torch_"),
@@ -406,9 +407,8 @@ TABLE: Final = (
     words(
         MessageKind.HOST, "shm_segment", "failed to extend /dev/shm/", r"\S{1,80} to (?P<size>\d{1,15})", backend="NCCL"
     ),
-    words(
-        MessageKind.HOST, "memory_error", "MemoryError: ", r"(?:[Cc]annot|[Uu]nable|[Ff]ailed|not enough)[^\n]{0,120}"
-    ),
+    # ComfyUI's report on an error
+    words(MessageKind.HOST, "memory_error", "MemoryError: ", rf"(?!{_CARDS_OWN})", before=("Message:** ", "Message: ")),
     words(
         MessageKind.KILLED,
         "cgroup",
@@ -427,15 +427,13 @@ TABLE: Final = (
     ),
     words(MessageKind.KILLED, "kernel", " invoked oom-killer"),
     words(MessageKind.KILLED, "kernel", "memorystatus: killing ", r"[^\n]{1,120}"),
-    words(
-        MessageKind.KILLED,
-        "slurm",
-        "xceeded ",
-        r"(?:job|step|process|virtual)? ?memory limit(?: \(\d{1,15} > (?P<size>\d{1,15})\))?",
-    ),
-    words(MessageKind.KILLED, "slurm", "TERM_MEMLIMIT", backend="LSF"),
-    words(MessageKind.KILLED, "slurm", "job killed: mem ", r"\d[^\n]{1,20}exceeded limit", backend="PBS"),
-    words(MessageKind.KILLED, "kubernetes", "node was low on resource: memory"),
+    words(MessageKind.KILLED, "slurm", "xceeded job memory limit"),
+    words(MessageKind.KILLED, "slurm", "xceeded step memory limit"),
+    words(MessageKind.KILLED, "slurm", " exceeded memory limit (", r"\d{1,15} > \d{1,15}\)[^\n]{0,20}being killed"),
+    words(MessageKind.KILLED, "lsf", "TERM_MEMLIMIT"),
+    words(MessageKind.KILLED, "pbs", "job killed: mem ", r"\d[^\n]{1,20}exceeded limit"),
+    words(MessageKind.KILLED, "pbs", "job killed: vmem ", r"\d[^\n]{1,20}exceeded limit"),
+    words(MessageKind.KILLED, "evicted", "node was low on resource: memory"),
     words(MessageKind.KILLED, "kubernetes", "ontainer killed due to memory usage"),
     words(MessageKind.KILLED, "kubernetes", "emory limit of ", r"(?P<limit>\d[\d.]{0,12} ?[KMG]i?B) exceeded"),
     words(MessageKind.KILLED, "kernel", "ystemd-oomd", r"[^\n]{0,10} [Kk]illed [^\n]{1,80}"),
@@ -467,8 +465,10 @@ TABLE: Final = (
     ),
     words(MessageKind.KILLED, "killed", " Killed :9", likely=True),
     words(MessageKind.KILLED, "killed", "subprocesses has abruptly died during map operation", likely=True),
-    words(MessageKind.KILLED, "killed", ") exited unexpectedly", before=("",), likely=True),
-    words(MessageKind.KILLED, "exit_code", "return code", r" ?[=:]? ?-9\b", likely=True),
+    words(
+        MessageKind.KILLED, "worker_exited", "DataLoader worker (pid", r"[^\n]{1,60}?exited unexpectedly", likely=True
+    ),
+    words(MessageKind.KILLED, "exit_code", "return code", r" ?[=:]? ?-9(?![\d.])", likely=True),
     words(MessageKind.KILLED, "killed", " Killed ", r" {4,}(?=\S)", likely=True),  # bash, for a line of a script
     # After a progress bar that has not ended its line
     words(MessageKind.KILLED, "killed", "]Killed", _END, likely=True),

@@ -21,7 +21,7 @@ _OF_THE_HOST: Final = (
     Cause.BOGUS_SIZE,
 )
 _KILLED: Final = 128 + signal.SIGKILL
-_ALSO_KILLED: Final = (_KILLED, 256 - signal.SIGKILL)  # torchrun and others exit with the number of the signal
+_ALSO_KILLED: Final = (_KILLED, 256 - signal.SIGKILL)  # DeepSpeed's launcher exits with the negative signal number
 
 
 def host_memory_of(folder: Path | None, ending: Ending, *, with_guesses: bool) -> Sequence[str] | None:
@@ -31,16 +31,12 @@ def host_memory_of(folder: Path | None, ending: Ending, *, with_guesses: bool) -
         folder: the folder of the run, or None if it is missing.
         ending: how the user's command ended.
         with_guesses: whether a kill (SIGKILL) without any error counts, which usually means that host memory was full.
-            Scripts that do not import torch are left alone.
+            Scripts that do not use a GPU are left alone.
     """
     processes = _processes_of(folder)
     texts = [process.facts.error for process in processes if process.facts.error]
-    if (
-        with_guesses
-        and processes
-        and not texts
-        and (ending.signal == signal.SIGKILL or ending.exit_code in _ALSO_KILLED)
-    ):
+    was_killed = ending.signal == signal.SIGKILL or ending.exit_code in _ALSO_KILLED
+    if with_guesses and processes and not texts and (was_killed or _a_rank_was_killed(processes, ending)):
         texts = [f"exit code {_KILLED}"]
     for text in texts:
         found = _explained(text)
@@ -50,12 +46,19 @@ def host_memory_of(folder: Path | None, ending: Ending, *, with_guesses: bool) -
     return None
 
 
+def _a_rank_was_killed(processes: Sequence[RunProcess], ending: Ending) -> bool:
+    """Return whether a rank under a launcher ended without an error. torchrun itself then exits with 1."""
+    states = [process.facts.state for process in processes]
+    has_reason = any(state in ("failed", "out of memory") for state in states)
+    return len(states) > 1 and ending.exit_code == 1 and "runs" in states and not has_reason
+
+
 def _processes_of(folder: Path | None) -> Sequence[RunProcess]:
     if folder is None:
         return ()
     try:
         return read_run(folder).processes
-    except UsageError:  # none of its processes imported torch
+    except UsageError:  # none of its processes used a GPU
         return ()
 
 

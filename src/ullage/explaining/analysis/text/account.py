@@ -16,7 +16,7 @@ CONTEXT_BYTES: Final = 2 * GIB
 
 _UNIFIED_BYTES: Final = (115 * GIB, 126 * GIB)
 """The sizes of GPU memory that only chips with unified memory have: GB10 (119.6 to 121.7 GiB) and Jetson Thor (122.8
-GiB). No GPU with its own memory has a size between 96 and 139 GiB, as of November 2026.
+GiB). Intel's and Habana's accelerators with 128 GB do not print this message under CUDA.
 """
 
 

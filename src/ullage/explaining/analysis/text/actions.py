@@ -11,9 +11,11 @@ from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.situation import FailurePhase, Situation
+from ullage.explaining.analysis.text.situation import FailurePhase, Situation, Work
 from ullage.explaining.analysis.text.verdict import estimate
 
+_SMALLER_INPUT: Final = "a smaller input (image, sequence, batch)"
+_SMALLER_WEIGHTS: Final = "smaller weights (bfloat16, quantized or offloaded)"
 _LARGE_PART: Final = 0.5
 """A share of the missing memory. A request of at least this share is reported as the cause."""
 
@@ -57,10 +59,8 @@ class Shortage:
         if self.reason:
             return self.reason
         if self.missing_bytes <= 0:
-            return (
-                f"the missing memory is less than the message's rounding, with {text_of_bytes(self.allocated_bytes)} "
-                "allocated"
-            )
+            held = text_of_bytes(self.allocated_bytes)
+            return f"full to within the rounding of the message, {held} allocated"
         return (
             f"{text_of_bytes(self.missing_bytes)} are missing of {text_of_bytes(self.allocated_bytes)} allocated + "
             f"{text_of_bytes(self.requested_bytes)} requested"
@@ -74,6 +74,8 @@ class _Tensor:
     statement: re.Pattern[str]
     name: str
     action: str
+    is_in_user_code: bool = False
+    """Whether only a user's own statement counts, because users cannot change the same statement of a library."""
 
 
 _TENSORS: Final = (
@@ -128,6 +130,7 @@ _TENSORS: Final = (
         statement=re.compile(
             r"\btorch\.(cat|stack|concat)\(|\brepeat(_interleave)?\(|\.expand\(.*\.(contiguous|clone)\("
         ),
+        is_in_user_code=True,
         name="a copy that joins or repeats tensors",
         action="avoid the copy (write into one preallocated tensor), or move the parts to the CPU first",
     ),
@@ -135,6 +138,7 @@ _TENSORS: Final = (
         statement=re.compile(
             r"\bindex_select\(|\bgather\(|\w\[(idx|ind|index|indices|mask|edge_index|src|dst|row|col)\w*\]"
         ),
+        is_in_user_code=True,
         name="a copy that indexing makes (for a graph: one row for each edge)",
         action="index in blocks, or sample a smaller subgraph or batch",
     ),
@@ -145,7 +149,11 @@ def tensor_of(situation: Situation) -> tuple[str, str] | None:
     """Return the name of the tensor that the failing statement creates, and how to make it smaller; None if unknown."""
     for frame in situation.frames[:6]:
         for tensor in _TENSORS:
-            if frame.statement and tensor.statement.search(frame.statement):
+            if (
+                frame.statement
+                and tensor.statement.search(frame.statement)
+                and not (tensor.is_in_user_code and frame.is_library)
+            ):
                 return tensor.name, tensor.action
         if not frame.is_library:
             break  # the callers of the user's innermost line do not create the tensor
@@ -182,6 +190,21 @@ _GENERATION: Final = {
         "shorter prompts, fewer new tokens or a smaller batch; a quantized or offloaded KV cache (cache_implementation)"
     ),
 }
+_TRAINING: Final = {
+    "transformers": (
+        "per_device_train_batch_size=1 with gradient_accumulation_steps, gradient_checkpointing=True, bf16=True, or "
+        "shorter sequences"
+    ),
+    "": (
+        "a smaller batch (with gradient accumulation), shorter or smaller inputs, activation checkpointing, or bfloat16"
+    ),
+}
+_INFERENCE: Final = {
+    "diffusers": (
+        "pipe.enable_model_cpu_offload(), pipe.vae.enable_tiling(), a smaller image or fewer frames, or quantization"
+    ),
+    "": f"{_SMALLER_INPUT}, or {_SMALLER_WEIGHTS}",
+}
 _DECODING: Final = {
     "diffusers": "pipe.vae.enable_tiling() and pipe.vae.enable_slicing()",
     "comfy": "the node 'VAE Decode (Tiled)', with a smaller tile size",
@@ -207,7 +230,7 @@ def generic_actions(situation: Situation, why: str) -> Iterator[Remedy]:
 
 def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
     """Yield what may help when the GPU is full, the most useful action first."""
-    share = "use less memory at the peak" if shortage.reason else f"use {shortage.share} less memory at the peak"
+    share = f"use at least {shortage.share} less memory" if shortage.requested_bytes else "use less memory"
     tensor = tensor_of(situation)
     is_one_request = shortage.requested_bytes >= _LARGE_PART * max(shortage.missing_bytes, 1) and (
         shortage.total_bytes is None or shortage.requested_bytes * 50 >= shortage.total_bytes
@@ -227,16 +250,43 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
         yield from _with_gradients(situation, shortage, share)
 
 
+_LESS_WEIGHTS: Final = (
+    ("in 4 or 8 bits (quantization)", r"load_in_[48]bit|quantization_config|BitsAndBytes|int[48]|fp8|gguf|awq|gptq"),
+    ("in bfloat16 (dtype=torch.bfloat16)", r"bfloat16|float16|\.half\(|bf16|fp16|load_in_[48]bit"),
+    ("with CPU offload (device_map='auto')", r"device_map ?= ?.(?:auto|balanced|sequential)|offload"),
+)
+"""Ways to load weights in less memory, each with a pattern for statements that do it already."""
+
+
+def _loading(situation: Situation) -> str:
+    of_library = _of_library(_LOADING, situation)
+    if of_library != _LOADING[""]:
+        return of_library
+    rest = [how for how, pattern in _LESS_WEIGHTS if not _shows(situation, pattern)]
+    if not rest:
+        return "a smaller model, or sharding over several GPUs"
+    return f"load the weights {', or '.join(rest)}"
+
+
+def _shows(situation: Situation, pattern: str) -> bool:
+    return any(re.search(pattern, frame.statement or "", re.IGNORECASE) is not None for frame in situation.frames[:12])
+
+
 def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:
     match situation.phase:
         case FailurePhase.LOADING:
             yield estimate(
-                _of_library(_LOADING, situation),
+                _loading(situation),
                 f"weights were being loaded: a smaller batch does not help; {shortage.arithmetic}",
             )
+            if _shows(situation, r"torch\.load|map_location|load_state_dict|load_checkpoint"):
+                yield estimate(
+                    "load the checkpoint on the CPU (map_location='cpu')",
+                    "a checkpoint on the GPU is a second copy of the weights",
+                )
             yield estimate(
-                "load the checkpoint on the CPU (map_location='cpu'), and release the model that is already on the GPU",
-                "a checkpoint on the GPU is a second copy of the weights",
+                "release the model that is already on the GPU first, end other programs, or use several GPUs",
+                "the weights need more than the memory that is left",
             )
         case FailurePhase.GENERATION:
             yield estimate(
@@ -252,7 +302,8 @@ def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> 
                 f"{shortage.arithmetic}; without gradients, activation checkpointing saves nothing",
             )
             yield estimate(
-                "move the outputs of each batch to the CPU before collecting them",
+                "move the outputs of each batch to the CPU before collecting them (eval_accumulation_steps in "
+                "transformers)",
                 "collected outputs stay on the GPU until the evaluation ends",
             )
         case FailurePhase.GATHERING:
@@ -286,12 +337,33 @@ def _with_gradients(situation: Situation, shortage: Shortage, share: str) -> Ite
                 "leave memory free while kernels are tuned: torch.compile without mode='max-autotune'",
                 f"autotuning allocates inputs and workspaces for each candidate kernel; {shortage.arithmetic}",
             )
-        case _ if "comfy" in situation.libraries:
-            yield estimate(f"{share}: {_OF_COMFYUI}", shortage.arithmetic)
         case _:
-            yield estimate(f"{share}: a smaller batch, or activation checkpointing", shortage.arithmetic)
+            yield from _of_the_work(situation, shortage, share)
+
+
+def _of_the_work(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:
+    """Yield the advice for a forward or backward pass, or for an unknown phase: training, inference, or unknown."""
+    fills = estimate(
+        f"if weights fill most of the GPU: {_SMALLER_WEIGHTS}",
+        "the message does not show how much of the memory is weights",
+    )
+    if "comfy" in situation.libraries:
+        yield estimate(f"{share}: {_OF_COMFYUI}", shortage.arithmetic)
+        return
+    match situation.work:
+        case Work.TRAINING:
+            settings = next((text for name, text in _TRAINING.items() if name in situation.libraries), _TRAINING[""])
+            yield estimate(f"{share}: {settings}", shortage.arithmetic)
             yield estimate(
-                "if weights fill most of the GPU: bfloat16 or quantized (8-bit, 4-bit) weights, CPU offload, LoRA, or "
-                "sharding over several GPUs (FSDP, ZeRO)",
-                "the message does not show how much of the memory is weights",
+                "train with less state: LoRA, an 8-bit optimizer, or sharding over several GPUs (FSDP, ZeRO)",
+                "parameters, gradients and optimizer states do not depend on the batch",
+            )
+        case Work.INFERENCE:
+            settings = _of_library(_INFERENCE, situation)
+            yield estimate(f"{share}: {settings}", shortage.arithmetic)
+            yield fills
+        case _:
+            yield estimate(
+                f"{share}: {_SMALLER_INPUT}, {_SMALLER_WEIGHTS}, or in training activation checkpointing",
+                shortage.arithmetic,
             )

@@ -8,7 +8,7 @@ from typing import Final
 from ullage.base.units import GIB, MIB, TIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause, is_full
 from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account
+from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account, is_unified
 from ullage.explaining.analysis.text.actions import Shortage, actions_for, generic_actions, one_tensor, tensor_of
 from ullage.explaining.analysis.text.situation import FailurePhase, Situation
 from ullage.explaining.analysis.text.vendor import vendor_of
@@ -34,13 +34,23 @@ _SHARED_GPU: Final = 0.3
 """The part of a GPU's memory from which other processes, not fragmentation, are the first reason of a failure."""
 _LEAST_OTHERS_BYTES: Final = GIB
 """The memory that a desktop may hold on a GPU. Less does not count as another process that causes a failure."""
+_NEARLY_FULL_USABLE: Final = 0.1
+"""The free and cached part of a GPU's memory below which the report calls the GPU nearly full."""
+_GPU_SIZES: Final = (4, 6, 8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 141, 180, 192, 288)
+_USABLE: Final = 0.97
+"""The part of a GPU's nominal memory that programs can use."""
 _ENDS_AT_DEVICE: Final = re.compile(r"(?:on device|\bGPU)\W*$")
 """Pattern for a message that ends where PyTorch writes the number of the GPU."""
 _OWN_VARIABLE: Final = {"NPU": "PYTORCH_NPU_ALLOC_CONF", "MUSA": "PYTORCH_MUSA_ALLOC_CONF"}
 
 
 def judge_allocator(
-    message: Message, account: Account | None, situation: Situation, *, libraries_bytes: int = CONTEXT_BYTES
+    message: Message,
+    account: Account | None,
+    situation: Situation,
+    *,
+    libraries_bytes: int = CONTEXT_BYTES,
+    is_shared: bool = False,
 ) -> TextVerdict:
     """Return the verdict on a request that PyTorch's allocator could not satisfy.
 
@@ -48,7 +58,12 @@ def judge_allocator(
         message: the message.
         account: the completed figures of the message.
         libraries_bytes: the most memory that libraries outside PyTorch's allocator normally hold.
+        is_shared: whether the text names a machine whose GPU uses the memory of the CPU.
     """
+    if (is_shared or is_unified(message.total_bytes)) and account is not None:
+        unified = _unified(message, account)
+        if unified is not None:
+            return unified
     verdict = _judge(message, account, situation, libraries_bytes)
     if account is None:
         return verdict
@@ -64,6 +79,28 @@ def judge_allocator(
             "ending them or using another GPU would also have helped"
         )
     return replace(verdict, notes=(*notes, *verdict.notes))
+
+
+def _unified(message: Message, account: Account) -> TextVerdict | None:
+    """Return the verdict if most memory in use on a machine with unified memory is not PyTorch's. Otherwise, None."""
+    rest = account.others_bytes + account.unnamed_bytes
+    if rest < account.total_bytes // _NOTABLE_ONE_IN or account.free_bytes >= (message.requested_bytes or 0):
+        return None
+    return TextVerdict(
+        cause=Cause.UNIFIED_MEMORY,
+        sentence=(
+            f"CPU and GPU use the same memory of {text_of_bytes(account.total_bytes)}: PyTorch held "
+            f"{text_of_bytes(account.reserved_bytes)} of it, and {text_of_bytes(rest)} were used by the system, its "
+            "page cache and programs."
+        ),
+        remedies=(
+            estimate(
+                "drop the page cache (sync; echo 3 | sudo tee /proc/sys/vm/drop_caches), and end other programs",
+                "files that were read, such as checkpoints, stay in the page cache; free -h shows it",
+            ),
+            estimate("a smaller or quantized model, or a lower gpu_memory_utilization", "leaves memory for the system"),
+        ),
+    )
 
 
 def _spilt(account: Account) -> str:
@@ -97,7 +134,8 @@ def _judge(message: Message, account: Account | None, situation: Situation, libr
     if account is not None and (other := _elsewhere(message, account, requested, libraries, most=True)) is not None:
         return other
     is_shared = account is not None and account.others_bytes >= _SHARED_GPU * account.total_bytes
-    if account is not None and is_shared and account.others_bytes >= requested - free:
+    is_cache_large = (cached or 0) >= _REQUEST_OVER_CACHE * requested
+    if account is not None and is_shared and not is_cache_large and account.others_bytes >= requested - free:
         return _elsewhere(message, account, requested, libraries, most=False) or _full(
             message, account, situation, requested, free
         )
@@ -286,13 +324,16 @@ def _larger_than_the_card(message: Message, situation: Situation, requested: int
     )
 
 
-def _actions(message: Message, situation: Situation, requested: int, missing: int) -> Iterator[Remedy]:
+def _actions(
+    message: Message, situation: Situation, requested: int, missing: int, reason: str = ""
+) -> Iterator[Remedy]:
     """Yield the advice that follows from what the program was doing."""
     shortage = Shortage(
         requested_bytes=requested,
         missing_bytes=missing,
         allocated_bytes=message.allocated_bytes or 0,
         total_bytes=message.total_bytes,
+        reason=reason,
     )
     return actions_for(situation, shortage)
 
@@ -331,11 +372,7 @@ def _free_and_refused(
             ),
             remedies=tuple(_actions(message, situation, requested, requested)),
         )
-    # PyTorch names the processes on the GPU only if NVML knows their memory. Under Windows it does not.
-    is_windows = message.backend in (None, "CUDA") and (
-        any("\\" in frame.file for frame in situation.frames)
-        or (message.wording == "of_which_free" and message.process_bytes is None and not message.other_processes)
-    )
+    is_windows = _is_windows(message, situation)
     return TextVerdict(
         cause=Cause.LIMIT,
         likely=Cause.COMMIT_LIMIT if is_windows else None,
@@ -360,6 +397,18 @@ def _free_and_refused(
             "another process that held the memory at that time; a container's limit",
         ),
     )
+
+
+def _is_windows(message: Message, situation: Situation) -> bool:
+    """Return whether a message is probably from Windows: by the paths, or by what PyTorch could not find out there."""
+    if message.backend not in (None, "CUDA"):
+        return False
+    # PyTorch names the processes on the GPU only if NVML knows their memory. Under Windows it does not.
+    names_nobody = message.process_bytes is None and not message.other_processes
+    is_whole = message.wording == "of_which_free" and message.unallocated_bytes is not None
+    if situation.frames:
+        return any("\\" in frame.file for frame in situation.frames)
+    return is_whole and names_nobody
 
 
 def _elsewhere(message: Message, account: Account, requested: int, libraries: int, *, most: bool) -> TextVerdict | None:
@@ -411,7 +460,13 @@ def _of_others(sentence: str, action: str, size: int, account: Account) -> TextV
     return TextVerdict(
         cause=Cause.OTHER_PROCESS,
         sentence=sentence,
-        remedies=(estimate(action, f"{text_of_bytes(account.free_bytes)} free + {text_of_bytes(size)}"),),
+        remedies=(
+            estimate(action, f"{text_of_bytes(account.free_bytes)} free + {text_of_bytes(size)}"),
+            estimate(
+                "if the others have to stay: less memory in this program (a smaller input, batch or model)",
+                f"it has {text_of_bytes(account.reserved_bytes)} itself",
+            ),
+        ),
     )
 
 
@@ -420,6 +475,11 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
     usable = free + cached
     variable = _OWN_VARIABLE.get(message.backend or "")
     line = f"export {variable}=expandable_segments:True; " if variable else ""
+    is_old = message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE
+    line = "needs torch 2.1 or newer, and this message is older; " if is_old else line
+    has_windows_paths = any("\\" in frame.file for frame in situation.frames)
+    line = "not on Windows; " if has_windows_paths else line
+    sums = f"{text_of_bytes(requested)} requested, {text_of_bytes(free)} free, {text_of_bytes(cached)} cached in pieces"
     expandable: tuple[Remedy, ...] = (
         ()
         if message.is_expandable
@@ -434,16 +494,18 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
     is_mostly_tensors = requested >= _REQUEST_OVER_CACHE * cached or (
         message.total_bytes is not None and cached < _USUAL_CACHE * message.total_bytes
     )
+    is_nearly_full = message.total_bytes is None or usable < _NEARLY_FULL_USABLE * message.total_bytes
     if allocated is not None and (is_mostly_tensors or is_full(allocated + usable, usable - requested)):
         return TextVerdict(
             cause=Cause.TRULY_FULL,
             sentence=(
-                f"The GPU was nearly full: {text_of_bytes(allocated)} were allocated when a request for "
-                f"{text_of_bytes(requested)} failed; {text_of_bytes(free)} were free, and {text_of_bytes(cached)} "
-                "cached in pieces."
+                f"{'The GPU was nearly full' if is_nearly_full else 'The request was too large'}: "
+                f"{text_of_bytes(allocated)} were allocated when a request for {text_of_bytes(requested)} failed; "
+                f"{text_of_bytes(free)} were free, and {text_of_bytes(cached)} cached in pieces."
             ),
-            remedies=(*_actions(message, situation, requested, requested - free), *expandable),
+            remedies=(*_actions(message, situation, requested, requested - free, sums), *expandable),
         )
+    actions = tuple(generic_actions(situation, f"if expandable segments do not help: {sums}"))
     notes = ["no free piece was large enough; a snapshot shows which tensors are between the pieces"]
     if message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE:
         notes.append("this message is from torch 2.0 or older; expandable_segments requires torch 2.1")
@@ -454,7 +516,7 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
             f"{text_of_bytes(free)} were free, and {text_of_bytes(cached)} cached, which live tensors divide into "
             "smaller pieces."
         ),
-        remedies=(*expandable, *_actions(message, situation, requested, requested - free)),
+        remedies=(*actions, *expandable) if has_windows_paths else (*expandable, *actions),
         notes=tuple(notes),
     )
 
@@ -489,9 +551,15 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
         # If some of PyTorch's memory was not on the GPU, all of it and the request must fit on the GPU.
         is_spilt = account is not None and account.spilt_bytes
         on_card, more = (allocated, requested) if is_spilt else (message.total_bytes, missing)
-        needed = -(-(on_card + more) // GIB)
-        arithmetic = f"{text_of_bytes(on_card)} + {text_of_bytes(more)}"
-        remedies.append(estimate(f"a GPU with {needed} GiB or more", arithmetic))
+        larger = _larger_gpu(message.total_bytes, on_card + more)
+        is_partial = situation.phase in (FailurePhase.LOADING, FailurePhase.OPTIMIZER, FailurePhase.PREPARING)
+        if larger is not None and not is_partial:  # the rest of the weights or states would need more
+            remedies.append(
+                estimate(
+                    f"a GPU with {larger} GiB or more",
+                    f"at least {text_of_bytes(on_card)} + {text_of_bytes(more)}; later requests may need more",
+                )
+            )
     return TextVerdict(
         cause=Cause.TRULY_FULL,
         sentence=(
@@ -501,6 +569,13 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
         remedies=tuple(remedies),
         notes=tuple(notes),
     )
+
+
+def _larger_gpu(total_bytes: int, needed_bytes: int) -> int | None:
+    """Return the next usual size of a GPU, in GiB, that has the needed bytes and is larger than the present GPU."""
+    own = next((size for size in _GPU_SIZES if size * GIB >= total_bytes), _GPU_SIZES[-1])
+    fitting = (size for size in _GPU_SIZES if size > own and _USABLE * size * GIB >= needed_bytes)
+    return next(fitting, None)
 
 
 def _apple(message: Message, situation: Situation) -> TextVerdict:

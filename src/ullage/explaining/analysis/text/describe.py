@@ -80,6 +80,12 @@ def _details(text: TextExplanation) -> Iterator[Section]:
             columns=("change", "because"),
             rows=tuple(TableRow(cells=(remedy.name, remedy.remark)) for remedy in text.remedies[1:]),
         )
+    if text.facts:
+        items = (
+            f"{fact.kind}: {fact.text} ({fact.certainty}{'; this decided' if fact.has_decided else ''})"
+            for fact in text.facts
+        )
+        yield Remarks(title="What was read, and what decided", items=tuple(items))
     if text.found is not None:
         yield Quote(title="The error message", text=text.found.message.text)
     if text.notes:

@@ -5,8 +5,8 @@ remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.a
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final
 
 from ullage.base.errors import UsageError, quoted
 from ullage.base.units import GIB, text_of_bytes
@@ -14,6 +14,7 @@ from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.explain import Explanation
 from ullage.explaining.analysis.text.account import Account, account_of
 from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.explaining.analysis.text.fact import Fact, facts_of
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
 from ullage.explaining.analysis.text.printed import (
@@ -61,11 +62,19 @@ class TextExplanation(Explanation):
     account: Account | None
     likely: Cause | None = None
     """A guess: the cause that fits best if the text does not prove it."""
+    facts: tuple[Fact, ...] = ()
+    """The facts that the text states or suggests. One of them is marked as the one that decided."""
     ranks: tuple[RankVerdict, ...] = ()
     """The cause of the failure for each rank that ran out of memory.
 
     Empty if only one rank ran out of memory, because the explanation itself then covers that rank.
     """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as plain data for `json.dumps`."""
+        facts = [{**asdict(fact), "kind": fact.kind.value, "certainty": fact.certainty.value} for fact in self.facts]
+        likely = self.likely.value if self.likely is not None else None
+        return {**Explanation.to_json(self), "likely": likely, "facts": facts}
 
 
 def explain_text(text: str, *, source: str = "") -> TextExplanation:
@@ -91,7 +100,8 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
         return explain_printed(together.printed, together.growth, source=source)
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
-    found = replace(found, message=together.with_warning(found.message))
+    context = tuple(dict.fromkeys((*found.context, *together.programs)))
+    found = replace(found, message=together.with_warning(found.message), context=context)
     is_possible = judge_impossible(found.message, found.server) is None
     account = account_of(found.message) if is_possible else None
     verdict = with_printed(_verdict(found, account), found, together.printed, situation_of(found))
@@ -110,6 +120,9 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
         found=found,
         account=account,
         ranks=ranks,
+        facts=facts_of(
+            found, account, situation_of(found), together.printed, together.growth, verdict.likely or verdict.cause
+        ),
     )
 
 
@@ -135,6 +148,7 @@ def explain_printed(
         notes=verdict.notes,
         found=None,
         account=None,
+        facts=facts_of(None, None, None, printed, growth, verdict.likely or verdict.cause),
     )
 
 
@@ -197,7 +211,15 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
 def _of_pytorch(message: Message, account: Account | None, found: FoundMessage) -> TextVerdict:
     match message.kind:
         case MessageKind.ALLOCATOR:
-            return judge_allocator(message, account, situation_of(found), libraries_bytes=libraries_bytes(found))
+            if "expandable segments" in found.context:
+                message = replace(message, is_expandable=True)
+            return judge_allocator(
+                message,
+                account,
+                situation_of(found),
+                libraries_bytes=libraries_bytes(found),
+                is_shared="unified memory" in found.context,
+            )
         case MessageKind.LIMIT:
             return judge_preempted(message)
         case _:

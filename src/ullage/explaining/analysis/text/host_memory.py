@@ -14,12 +14,17 @@ _VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon
 """Pattern for the kernel's line about a killed process, with the host memory that the process held."""
 _LIMITED: Final = {
     "slurm": ("Slurm job", "#SBATCH --mem=..."),
+    "lsf": ("LSF job", "bsub -M ... or -R 'rusage[mem=...]'"),
+    "pbs": ("PBS job", "#PBS -l select=...:mem=..."),
     "kubernetes": ("container", "resources.limits.memory in the pod's specification"),
     "cgroup": ("container or job", "docker run --memory=..., resources.limits.memory, or #SBATCH --mem=..."),
 }
 """Names of memory limits below the memory of the machine, and how to raise them, by the wording of the message."""
 _FEWER_WORKERS: Final = estimate(
     "fewer DataLoader workers (num_workers) and less prefetching", "each worker has its own copy of what it loads"
+)
+_FEWER_WORKERS_WINDOWS: Final = estimate(
+    "fewer DataLoader workers, or fewer other programs", "each worker loads CUDA's libraries, which count in full"
 )
 _LOAD_WITH_LESS: Final = estimate(
     "load the weights with less host memory: safetensors files, low_cpu_mem_usage=True, device_map='auto', one process "
@@ -32,6 +37,33 @@ _FEWER_PROCESSES: Final = estimate(
 _MORE_RAM: Final = estimate(
     "more host memory (RAM) or swap for the machine, container or virtual machine",
     "the memory of the container, or of WSL, may be less than the memory of the machine",
+)
+_LESS_DATA: Final = estimate(
+    "use less host memory: read data in parts, smaller caches and buffers, fewer processes or workers",
+    "the message does not show what held the memory",
+)
+_EVICTED: Final = TextVerdict(
+    cause=Cause.HOST_MEMORY,
+    sentence=(
+        "Kubernetes evicted the pod, because the memory of the whole node was nearly used up, not the limit of the pod."
+    ),
+    remedies=(
+        estimate(
+            "resources.requests.memory near the real use, a larger node, or fewer pods on the node",
+            "Kubernetes evicts the pods first that use more memory than they requested",
+        ),
+    ),
+)
+_WORKER_EXITED: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    sentence=(
+        "A DataLoader worker ended, and the message does not say why: an error in the worker, a missing main guard, or "
+        "too little host memory."
+    ),
+    remedies=(
+        estimate("num_workers=0", "the error of the worker then appears in the main process"),
+        estimate("fewer workers, or more host memory (RAM)", "if dmesg shows that the system killed the worker"),
+    ),
 )
 _SHARED_BY_BOTH: Final = (
     estimate(
@@ -71,7 +103,7 @@ def judge_host(found: FoundMessage) -> TextVerdict:
                 sentence="Host memory ran out, not GPU memory: Windows cannot commit more of it.",
                 remedies=(
                     estimate("a larger paging file", "Windows can commit the host's memory plus that file"),
-                    _by_phase(found) or _FEWER_WORKERS,
+                    _by_phase(found) or _FEWER_WORKERS_WINDOWS,
                 ),
             )
     if message.requested_bytes is not None and message.requested_bytes >= BOGUS_BYTES:
@@ -82,7 +114,7 @@ def judge_host(found: FoundMessage) -> TextVerdict:
     return TextVerdict(
         cause=Cause.HOST_MEMORY,
         sentence=f"Host memory ran out, not GPU memory{asked}.",
-        remedies=(_by_phase(found) or _FEWER_WORKERS, _MORE_RAM) if message.wording != "java" else (),
+        remedies=(_by_phase(found) or _LESS_DATA, _MORE_RAM) if message.wording != "java" else (),
         notes=(
             "Java's own limit counts as host memory: -Xmx raises it"
             if message.wording == "java"
@@ -120,15 +152,20 @@ def judge_killed(found: FoundMessage) -> TextVerdict:
     victim = _VICTIM.search(message.text)
     held = f": process {victim['name']} held {text_of_bytes(int(victim['kib']) * KIB)}" if victim is not None else ""
     by_phase = _by_phase(found)
-    if "unified memory" in found.context:
+    if message.wording == "evicted":
+        return _EVICTED
+    if message.wording == "worker_exited":
+        return _WORKER_EXITED
+    is_shared = bool({"unified memory", "unified memory by name"} & set(found.context))
+    if is_shared and message.wording not in _LIMITED:
+        is_sure = message.is_certain and "unified memory" in found.context
+        usually = "The system killed the process" if message.is_certain else "The process was killed from outside"
         return TextVerdict(
-            cause=Cause.UNIFIED_MEMORY if message.is_certain else Cause.CANNOT_TELL,
+            cause=Cause.UNIFIED_MEMORY if is_sure else Cause.CANNOT_TELL,
             likely=Cause.UNIFIED_MEMORY,
-            sentence=(
-                f"The system killed the process, because the memory that GPU and CPU share was full (unified memory)"
-                f"{held}."
-            ),
+            sentence=f"{usually}, probably because the memory that GPU and CPU share was full{held}.",
             remedies=_SHARED_BY_BOTH,
+            notes=("dmesg -T | grep -i kill shows whether the system did it",),
         )
     if not message.is_certain:
         return TextVerdict(
@@ -182,6 +219,8 @@ def _by_phase(found: FoundMessage) -> Remedy | None:
         return _LOAD_WITH_LESS
     if "data set processes" in found.context:
         return _FEWER_PROCESSES
+    if "data loader" in found.context or "DataLoader" in found.message.text:
+        return _FEWER_WORKERS
     if phase is FailurePhase.GATHERING:
         return estimate(
             "save a sharded state dict (torch.distributed.checkpoint), or gather it on rank 0 only",

@@ -20,6 +20,7 @@ RECORDING: Final = (
 _NOTHING_UNREAD: Final = Unread(failures=0, warnings=0)
 _MOST_RANKS: Final = 1024
 _MOST_PRINTED: Final = 100
+_PROGRAMS: Final = ("ComfyUI", "vLLM", "SGLang")
 _OF_PYTORCH: Final = ("preempting", "asking_again")  # warnings of PyTorch's allocator, not of another program
 _NO_SNAPSHOT_HELPS: Final = (MessageKind.HOST, MessageKind.KILLED, MessageKind.ON_CHIP, MessageKind.PROGRAM)
 _OF_OTHERS: Final = {"vLLM", "SGLang", "TensorFlow", "CuPy", "CTranslate2", "onnxruntime", "another framework"}
@@ -48,6 +49,8 @@ class Messages:
     mention: Mention | None = None
     """A line that mentions an out-of-memory error but that ullage cannot parse."""
 
+    programs: dict[str, None] = field(default_factory=dict)
+    """The programs that any message of the run names by its surroundings, such as "ComfyUI", in their order."""
     printed: list[PrintedMemory] = field(default_factory=list)
     """The memory figures that programs printed, without errors. At most the first and last hundred are kept."""
     growth: PrintedGrowth | None = None
@@ -65,6 +68,7 @@ class Messages:
         """
         runs, starts = [cls()], [1]
         growth: PrintedGrowth | None = None
+        is_loop = False
         for each in found:
             match each:
                 case Unread():
@@ -76,14 +80,18 @@ class Messages:
                 case PrintedMemory():
                     runs[-1].add_printed(each)
                 case RunStart():
-                    if runs[-1].failures:
+                    if not runs[0].failures and each.is_like_the_first:
+                        is_loop = True  # the line comes again before any failure: it belongs to a loop
+                    if runs[-1].failures and not (is_loop and each.is_like_the_first):
                         runs.append(cls(rest=runs[-1].rest))
                         starts.append(each.row)
                 case FoundMessage():
                     runs[-1].add(each)
         index = next((at for at in reversed(range(len(runs))) if runs[at].failures), len(runs) - 1)
         chosen = runs[index]
-        chosen.growth = growth
+        end = starts[index + 1] if index + 1 < len(starts) else None
+        if growth is not None and growth.row >= starts[index] and (end is None or growth.row < end):
+            chosen.growth = growth
         chosen.earlier = tuple(run.deciding.row for run in runs[:index] if run.deciding is not None)
         chosen.later_row = starts[index + 1] if index + 1 < len(runs) else None
         return chosen
@@ -106,6 +114,7 @@ class Messages:
         if self.failures == 0 and self.rest.warnings:
             self.warning = None  # the last message before this failure was only counted
         self.failures += 1
+        self.programs |= dict.fromkeys(name for name in found.context if name in _PROGRAMS)
         if message.kind is MessageKind.KILLED and message.is_certain:
             self.killed = self.killed or found
         self._add_rank(found)

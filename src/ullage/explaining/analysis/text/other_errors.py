@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ullage.base.units import GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.host_memory import judge_host, judge_killed
+from ullage.explaining.analysis.text.vendor import Vendor, vendor_of
 from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
@@ -118,6 +120,21 @@ _FIRST_CALL: Final = TextVerdict(
     ),
 )
 """The verdict on an out-of-memory error of CUDA at the first use of the GPU in a process."""
+
+
+def _first_call(vendor: Vendor) -> TextVerdict:
+    remedies = tuple(
+        replace(
+            remedy,
+            action=(remedy.action or "")
+            .replace("nvidia-smi", vendor.list_processes)
+            .replace("CUDA_VISIBLE_DEVICES", vendor.select_device),
+        )
+        for remedy in _FIRST_CALL.remedies
+    )
+    return replace(_FIRST_CALL, sentence=_FIRST_CALL.sentence.replace("CUDA", vendor.driver), remedies=remedies)
+
+
 _UNIFIED: Final = TextVerdict(
     cause=Cause.UNIFIED_MEMORY,
     sentence=(
@@ -235,19 +252,25 @@ def _driver(found: FoundMessage) -> TextVerdict:
                 ),
             ),
         )
+    vendor = vendor_of(found.message.backend)
     if "unified memory" in context:
         return _UNIFIED
     if "first CUDA call" in context or is_first_call(frames, statement):
-        return _FIRST_CALL
+        return _FIRST_CALL if vendor.list_processes == "nvidia-smi" else _first_call(vendor)
+    is_offload = any(_may_pin(frame) for frame in frames[:8])
+    likely = Cause.PINNED_MEMORY if is_offload else None
+    if "unified memory by name" in context:
+        likely = Cause.UNIFIED_MEMORY
     return TextVerdict(
         cause=Cause.DISGUISED,
+        likely=likely,
         sentence=(
-            "CUDA itself ran out of memory, outside of PyTorch's allocator: it needed memory for its context, for "
-            "loading kernels, or for pinning host memory. The message has no figures."
+            f"{vendor.driver} had no memory left for a request outside of PyTorch's allocator: of another library, for "
+            "its context or kernels, or for pinning host memory. The message has no figures."
         ),
         remedies=(
             estimate(
-                "list the GPU's processes with nvidia-smi; end the others, or use another GPU",
+                f"list the GPU's processes with {vendor.list_processes}; end the others, or use another GPU",
                 "memory that other processes hold is the most frequent reason",
             ),
             estimate(
@@ -257,7 +280,7 @@ def _driver(found: FoundMessage) -> TextVerdict:
             ),
         ),
         notes=(
-            "CUDA reports errors late: CUDA_LAUNCH_BLOCKING=1 shows the call that failed",
+            f"errors are reported late: {vendor.blocking} shows the call that failed",
             "if the traceback has pin_memory or cudaHostAlloc, host memory ran out, not GPU memory",
         ),
     )
@@ -265,8 +288,14 @@ def _driver(found: FoundMessage) -> TextVerdict:
 
 def _pins(frame: TextFrame) -> bool:
     texts = (frame.statement or "", frame.function or "", frame.file.rpartition("/")[2])
-    is_offload = "non_blocking" in texts[0] and any(_OFFLOADS.search(text) is not None for text in texts)
-    return is_offload or any(_PINS.search(text) is not None for text in texts)
+    return any(_PINS.search(text) is not None for text in texts)
+
+
+def _may_pin(frame: TextFrame) -> bool:
+    """Return whether a statement probably copies weights to the CPU without blocking, which pins the destination."""
+    statement = frame.statement or ""
+    is_copy = "non_blocking" in statement and "cuda" not in statement
+    return is_copy and any(_OFFLOADS.search(text) is not None for text in (frame.function or "", frame.file))
 
 
 def is_first_call(frames: Sequence[TextFrame], statement: str | None = None) -> bool:
@@ -319,7 +348,7 @@ def _library(message: Message) -> TextVerdict:
         "torch.cuda.mem_get_info() before that line"
     )
     notes = () if message.is_certain else (doubt,)
-    remedies = (LEAVE_ROOM, estimate("a smaller batch or model", "leaves GPU memory free for libraries"))
+    remedies = (estimate("a smaller batch or model", "leaves GPU memory free for libraries"), LEAVE_ROOM)
     if message.backend == "NCCL":
         shared = estimate(
             "NCCL_CUMEM_HOST_ENABLE=0, or another version of NCCL",

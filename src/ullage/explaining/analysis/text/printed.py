@@ -33,14 +33,21 @@ def judge_printed(printed: Sequence[PrintedMemory]) -> TextVerdict:
     Args:
         printed: the figures in the order of the text; at least one.
     """
+    chosen = _chosen(printed)
+    if chosen.printer not in _OF_PYTORCH:
+        return _of_the_gpu(chosen)
+    return _failed(chosen) if chosen.failures else _not_failed(chosen)
+
+
+def _chosen(printed: Sequence[PrintedMemory]) -> PrintedMemory:
+    """Return the printout to report: the last one with an out-of-memory error, or else the fullest one."""
     of_pytorch = [each for each in printed if each.printer in _OF_PYTORCH]
     failed = [each for each in of_pytorch if each.failures]
     if failed:
-        return _failed(failed[-1])
+        return failed[-1]
     if of_pytorch:
-        return _not_failed(max(of_pytorch, key=lambda each: each.reserved_bytes or each.allocated_bytes or 0))
-    fullest = max(printed, key=lambda each: (each.used_bytes or 0) / (each.total_bytes or 1 << 60))
-    return _of_the_gpu(fullest)
+        return max(of_pytorch, key=lambda each: each.reserved_bytes or each.allocated_bytes or 0)
+    return max(printed, key=lambda each: (each.used_bytes or 0) / (each.total_bytes or 1 << 60))
 
 
 def _failed(printed: PrintedMemory) -> TextVerdict:
@@ -51,12 +58,15 @@ def _failed(printed: PrintedMemory) -> TextVerdict:
     unusable = _unusable_bytes(printed)
     counted = f"PyTorch counted {times}{retries} on {_name(printed)}."
     if reserved and unusable is not None and unusable >= _FRAGMENTED_SHARE * reserved:
+        is_stated = printed.split_bytes is not None
+        where = "but in segments that also hold tensors" if is_stated else "probably in segments that also hold tensors"
         share = f"{100 * unusable / reserved:.0f} %"
         return TextVerdict(
-            cause=Cause.FRAGMENTED,
+            cause=Cause.FRAGMENTED if is_stated else Cause.CANNOT_TELL,
+            likely=Cause.FRAGMENTED,
             sentence=(
                 f"{counted} {text_of_bytes(unusable)} of the {text_of_bytes(reserved)} that it had reserved ({share}) "
-                "were free, but in segments that also hold tensors: the free memory was fragmented."
+                f"were free, {where}: the free memory was fragmented."
             ),
             remedies=(
                 estimate(
@@ -100,7 +110,9 @@ def _not_failed(printed: PrintedMemory) -> TextVerdict:
             f"{text_of_bytes(unusable)} of the reserved memory are free in segments that also hold tensors; "
             "expandable_segments:True makes most of this memory usable",
         )
-    counted = "PyTorch has counted no out-of-memory error" if printed.failures == 0 else "The text has no error message"
+    counted = (
+        "PyTorch has counted no out-of-memory error" if printed.failures == 0 else "The text has no out-of-memory error"
+    )
     return TextVerdict(
         cause=Cause.DID_NOT_FAIL,
         sentence=f"{counted}. On {_name(printed)}, {', '.join(parts)}.",
@@ -114,14 +126,14 @@ def _of_the_gpu(printed: PrintedMemory) -> TextVerdict:
         amount = f"{text_of_bytes(total)} in total" if total is not None else f"{text_of_bytes(used or 0)} in use"
         return TextVerdict(
             cause=Cause.DID_NOT_FAIL,
-            sentence=f"The text has no error message. {_name(printed)} has {amount} ({printed.printer}).",
+            sentence=f"The text has no out-of-memory error. On {_name(printed)}: {amount} ({printed.printer}).",
             notes=("give the text of the error too", _RECORD),
         )
     return TextVerdict(
         cause=Cause.DID_NOT_FAIL,
         sentence=(
-            f"The text has no error message. {_name(printed)} has {text_of_bytes(used)} of {text_of_bytes(total)} in "
-            f"use ({printed.printer}){_by(printed)}."
+            f"The text has no out-of-memory error. On {_name(printed)}, {text_of_bytes(used)} of "
+            f"{text_of_bytes(total)} are in use ({printed.printer}){_by(printed)}."
         ),
         notes=("give the text of the error too", _RECORD),
     )
@@ -135,13 +147,16 @@ def with_printed(
     The figures decide only if the message itself has none.
     """
     message = found.message
-    has_figures = message.total_bytes is not None or message.allocated_bytes is not None
-    if has_figures or message.kind not in (MessageKind.ALLOCATOR, MessageKind.DRIVER) or not printed:
+    if message.kind not in (MessageKind.ALLOCATOR, MessageKind.DRIVER) or not printed:
         return verdict
     near = [each for each in printed if message.device is None or each.device in (None, message.device)]
     near.sort(key=lambda each: abs(each.row - found.row))
     statistics = next((each for each in near if each.printer in _OF_PYTORCH), None)
     table = next((each for each in near if each.used_bytes is not None and each.total_bytes is not None), None)
+    if table is not None and _is_busy(table) and (of_table := _with_table(verdict, message.kind, table)) is not None:
+        return of_table
+    if message.total_bytes is not None or message.allocated_bytes is not None:
+        return verdict
     total = next((each.total_bytes for each in near if each.total_bytes is not None), None)
     if statistics is not None:
         peak = max(statistics.peak_reserved_bytes or 0, statistics.reserved_bytes or 0)
@@ -149,8 +164,6 @@ def with_printed(
             return _full(verdict, statistics, peak, total, situation)
         if peak:
             return replace(verdict, notes=(_figures(statistics, total), *verdict.notes))
-    if table is not None and _is_busy(table) and verdict.cause in (Cause.CANNOT_TELL, Cause.OTHER_PROCESS):
-        return replace(verdict, sentence=f"{verdict.sentence} {_table_sentence(table)}")
     if table is not None:
         return replace(verdict, notes=(_table_sentence(table).rstrip("."), *verdict.notes))
     models = next((each.models_bytes for each in near if each.models_bytes), None)
@@ -162,15 +175,19 @@ def with_printed(
 
 
 JUST_FIGURES: Final = TextVerdict(
-    cause=Cause.DID_NOT_FAIL, sentence="The text has memory figures, but no error message.", notes=(_RECORD,)
+    cause=Cause.DID_NOT_FAIL, sentence="The text has memory figures, but no out-of-memory error.", notes=(_RECORD,)
 )
 """The verdict on a text that has figures in no form that ullage reads in full."""
-_GROWS_WITH: Final = (Cause.TRULY_FULL, Cause.FRAGMENTED, Cause.CANNOT_TELL, Cause.DID_NOT_FAIL, Cause.HOST_MEMORY)
+_GROWS_WITH: Final = (Cause.TRULY_FULL, Cause.FRAGMENTED, Cause.CANNOT_TELL, Cause.DID_NOT_FAIL)
 
 
 def with_growth(verdict: TextVerdict, growth: PrintedGrowth | None) -> TextVerdict:
     """Return the verdict on a text whose memory figures may grow from line to line, which suggests a memory leak."""
-    if growth is None or verdict.cause not in _GROWS_WITH:
+    if (
+        growth is None
+        or verdict.cause not in _GROWS_WITH
+        or verdict.likely in (Cause.HOST_MEMORY, Cause.UNIFIED_MEMORY)
+    ):
         return verdict
     return replace(
         verdict,
@@ -189,8 +206,25 @@ def with_growth(verdict: TextVerdict, growth: PrintedGrowth | None) -> TextVerdi
             ),
             *verdict.remedies,
         ),
-        notes=(*(note for note in verdict.notes if note != _RECORD), _RECORD),
+        notes=(*(note for note in verdict.notes if "_record_memory_history" not in note), _RECORD),
     )
+
+
+def _with_table(verdict: TextVerdict, kind: MessageKind, table: PrintedMemory) -> TextVerdict | None:
+    """Return the verdict with the processes of a vendor's table, if others may hold the memory. Otherwise, None."""
+    if verdict.cause is not Cause.OTHER_PROCESS and kind is not MessageKind.DRIVER:
+        return None
+    remedies = verdict.remedies
+    if table.processes:
+        first = table.processes[0]
+        end = estimate(
+            f"end {first.name} (process {first.number}) if it is not this program, or use another GPU",
+            f"it holds {text_of_bytes(first.used_bytes)}",
+        )
+        remedies = (end, *remedies)
+    likely = Cause.OTHER_PROCESS if verdict.cause is not Cause.OTHER_PROCESS else None
+    sentence = f"{verdict.sentence} {_table_sentence(table)}"
+    return replace(verdict, likely=likely, sentence=sentence, remedies=remedies)
 
 
 def _full(
@@ -263,7 +297,7 @@ def _name(printed: PrintedMemory) -> str:
 
 def evidence_of(printed: Sequence[PrintedMemory]) -> Iterator[tuple[str, int]]:
     """Yield the name and value of each figure of the printout that decides, for the JSON report."""
-    chosen = next((each for each in reversed(printed) if each.printer in _OF_PYTORCH), printed[-1])
+    chosen = _chosen(printed)
     for name in (
         *("total_bytes", "used_bytes", "allocated_bytes", "peak_allocated_bytes"),
         *("reserved_bytes", "peak_reserved_bytes", "split_bytes", "failures", "retries"),

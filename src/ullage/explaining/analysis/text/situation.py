@@ -38,6 +38,14 @@ class FailurePhase(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Work(StrEnum):
+    """Whether a program trains a model or uses it."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """The phase in which a run failed, the stack frame that shows the phase, and the libraries in the traceback."""
@@ -49,6 +57,7 @@ class Situation:
     """The stack frames of the traceback, the innermost first."""
     libraries: tuple[str, ...]
     """Names of the Python packages in the traceback, the innermost first, without torch."""
+    work: Work = Work.UNKNOWN
 
     @property
     def has_gradients(self) -> bool | None:
@@ -181,6 +190,12 @@ _SIGNS: Final = (
     ),
 )
 _PROGRAMS: Final = {"ComfyUI": "comfy", "vLLM": "vllm", "SGLang": "sglang"}
+_INFERS: Final = re.compile(
+    r"infer|generat|pipeline|predict|sampl|decod|transcri|synthes|demo|gradio|webui|comfy|server|serve\b|chat|encode_|"
+    r"[\\/](app|api|cli)\.py",
+    re.IGNORECASE,
+)
+_TRAINS: Final = re.compile(r"train|fine_?tun|loss|optim|backward|fit\(|accelerat|deepspeed|fsdp|trl\b", re.IGNORECASE)
 _PACKAGE: Final = re.compile(r"[\\/](?:site|dist)-packages[\\/](?P<name>\w+)[\\/]")
 _NOT_NAMED: Final = ("torch", "threading", "runpy")
 
@@ -195,7 +210,24 @@ def situation_of(found: FoundMessage) -> Situation:
     )
     situation = situation_of_frames(frames)
     programs = tuple(name for sign, name in _PROGRAMS.items() if sign in found.context)
-    return replace(situation, libraries=(*situation.libraries, *programs))
+    return replace(situation, libraries=(*situation.libraries, *programs), work=_work_of(situation, found))
+
+
+def _work_of(situation: Situation, found: FoundMessage) -> Work:
+    """Return whether a program trains or uses a model, from its traceback and the lines near the message."""
+    if situation.phase in (FailurePhase.BACKWARD, FailurePhase.OPTIMIZER, FailurePhase.PREPARING):
+        return Work.TRAINING
+    if situation.has_gradients is False and situation.phase is not FailurePhase.LOADING:
+        return Work.INFERENCE
+    for frame in found.frames:
+        text = f"{frame.file} {frame.function or ''} {frame.statement or ''}"
+        if _INFERS.search(text) is not None:
+            return Work.INFERENCE
+        if _TRAINS.search(text) is not None:
+            return Work.TRAINING
+    if "training" in found.context and "inference" not in found.context:
+        return Work.TRAINING
+    return Work.INFERENCE if "inference" in found.context else Work.UNKNOWN
 
 
 def situation_of_frames(frames: Sequence[TextFrame]) -> Situation:

@@ -14,15 +14,22 @@ class Vendor:
     """The command that lists the processes on the device and their memory."""
     select_device: str
     """The environment variable that selects the devices of a process."""
+    driver: str = "CUDA"
+    """The name of the vendor's driver or runtime."""
+    blocking: str = "CUDA_LAUNCH_BLOCKING=1"
+    """The setting with which errors are reported at the call that failed."""
 
 
 _NVIDIA: Final = Vendor(device="GPU", list_processes="nvidia-smi", select_device="CUDA_VISIBLE_DEVICES")
 _VENDORS: Final = {
     "HIP": Vendor(
-        device="GPU", list_processes="amd-smi process or rocm-smi --showpids", select_device="HIP_VISIBLE_DEVICES"
+        device="GPU",
+        list_processes="amd-smi process or rocm-smi --showpids",
+        select_device="HIP_VISIBLE_DEVICES",
+        driver="HIP",
+        blocking="AMD_SERIALIZE_KERNEL=3",
     ),
     "XPU": Vendor(device="GPU", list_processes="xpu-smi ps", select_device="ZE_AFFINITY_MASK"),
-    "LEVEL_ZERO": Vendor(device="GPU", list_processes="xpu-smi ps", select_device="ZE_AFFINITY_MASK"),
     "NPU": Vendor(device="NPU", list_processes="npu-smi info", select_device="ASCEND_RT_VISIBLE_DEVICES"),
     "MUSA": Vendor(device="GPU", list_processes="mthreads-gmi", select_device="MUSA_VISIBLE_DEVICES"),
 }
