@@ -71,7 +71,7 @@ class Judged:
 
     @property
     def is_confidently_wrong(self) -> bool:
-        is_guess = self.explanation is not None and self.explanation.likely is not None
+        is_guess = self.explanation is not None and self.explanation.headline.startswith("PROBABLY")
         return not self.is_right and not is_guess and self.cause not in _UNSURE
 
     @property

@@ -366,7 +366,13 @@ TABLE: Final = (
         r"(?:can't allocate|not enough) memory: you tried to allocate (?P<size>\d{1,20})",
     ),
     words(MessageKind.HOST, "cpu_allocator", "Torch: not enough memory: you tried to allocate "),
-    words(MessageKind.HOST, "numpy", "Unable to allocate ", r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array"),
+    words(
+        MessageKind.HOST,
+        "numpy",
+        "Unable to allocate ",
+        r"[\d.]{1,20} [KMGTP]i?B for (?:an )?array",
+        figures=(r"allocate (?P<requested_bytes>\d[\d.]{0,12} ?[KMGT]i?B) for",),
+    ),
     # The numbers alone are matched, because the operating system writes the rest in the user's language.
     words(MessageKind.HOST, "errno", "[Errno 12] ", r"[^\n\"']{3,60}"),
     words(MessageKind.HOST, "paging_file", "[WinError 1455] ", r"[^\n\"']{3,90}"),

@@ -16,6 +16,8 @@ from ullage.explaining.analysis.text.verdict import estimate
 
 _SMALLER_INPUT: Final = "a smaller input (image, sequence, batch)"
 _SMALLER_WEIGHTS: Final = "smaller weights (bfloat16, quantized or offloaded)"
+_LARGE_ONE_IN: Final = 10  # a request of a tenth of the GPU's memory or more is large
+_UNSPECIFIC: Final = (FailurePhase.UNKNOWN, FailurePhase.FORWARD, FailurePhase.EVALUATION)
 _LARGE_PART: Final = 0.5
 """A share of the missing memory. A request of at least this share is reported as the cause."""
 
@@ -244,6 +246,12 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
         yield estimate(
             tensor[1], f"the request of {text_of_bytes(shortage.requested_bytes)}{of_gpu} is probably {tensor[0]}"
         )
+    elif tensor is None and _is_large(shortage) and situation.phase in _UNSPECIFIC:
+        yield estimate(
+            "a smaller batch, shorter sequences, a smaller image or fewer frames, memory-efficient attention (sdpa, "
+            "FlashAttention), or tiling",
+            f"one tensor of {text_of_bytes(shortage.requested_bytes)} is needed at once; {shortage.arithmetic}",
+        )
     if situation.has_gradients is False:
         yield from _without_gradients(situation, shortage, share)
     else:
@@ -270,6 +278,12 @@ def _loading(situation: Situation) -> str:
 
 def _shows(situation: Situation, pattern: str) -> bool:
     return any(re.search(pattern, frame.statement or "", re.IGNORECASE) is not None for frame in situation.frames[:12])
+
+
+def _is_large(shortage: Shortage) -> bool:
+    """Return whether one request is a large part of the GPU, so that its own size matters most."""
+    total = shortage.total_bytes
+    return total is not None and shortage.requested_bytes * _LARGE_ONE_IN >= total
 
 
 def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:

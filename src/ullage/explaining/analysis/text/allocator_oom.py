@@ -28,6 +28,8 @@ _HUGE_REQUEST_BYTES: Final = 24 * GIB
 """The size of a single request from which its shape is probably not what the user expects."""
 _REQUEST_OVER_CACHE: Final = 4
 """A request that is this many times larger than PyTorch's cache needs free memory, not a less fragmented cache."""
+_LARGE_CACHE: Final = 0.1
+"""The part of a GPU's memory from which PyTorch's cache is large enough to be the reason for sure."""
 _USUAL_CACHE: Final = 0.05
 """The part of a GPU's memory that PyTorch's cache usually has. A smaller cache is not the reason of a failure."""
 _SHARED_GPU: Final = 0.3
@@ -307,9 +309,9 @@ def _larger_than_the_card(message: Message, situation: Situation, requested: int
         usable = min(total, message.free_bytes + (message.unallocated_bytes or 0))
     parts = -(-requested // usable) if usable else 0
     of = text_of_bytes(usable) if usable == total else f"{text_of_bytes(usable)} free or cached"
-    shrink = f"make the tensor at most 1/{parts} as large, or compute it in {parts} parts or more (a smaller batch)"
+    shrink = f"make the tensor at most 1/{parts} as large" if parts else "make the tensor smaller"
     split = estimate(
-        shrink if parts else "make the tensor smaller, or compute it in parts (a smaller batch)",
+        f"{shrink}: a smaller batch or image, shorter sequences, fewer frames, memory-efficient attention, or tiling",
         f"{text_of_bytes(requested)} / {of}",
     )
     return TextVerdict(
@@ -370,7 +372,7 @@ def _free_and_refused(
                 f"driver refused {text_of_bytes(requested)}, although {text_of_bytes(free)} were free, which happens "
                 "on a nearly full GPU."
             ),
-            remedies=tuple(_actions(message, situation, requested, requested)),
+            remedies=tuple(_actions(message, situation, requested, 0, f"{share:.1f} % were in use")),
         )
     is_windows = _is_windows(message, situation)
     return TextVerdict(
@@ -505,18 +507,20 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
             ),
             remedies=(*_actions(message, situation, requested, requested - free, sums), *expandable),
         )
-    actions = tuple(generic_actions(situation, f"if expandable segments do not help: {sums}"))
+    comes_first = has_windows_paths or is_old
+    actions = tuple(generic_actions(situation, sums if comes_first else f"if expandable segments do not help: {sums}"))
     notes = ["no free piece was large enough; a snapshot shows which tensors are between the pieces"]
     if message.wording in ("cached", "reserved_in_total") and message.backend not in _OWN_VARIABLE:
         notes.append("this message is from torch 2.0 or older; expandable_segments requires torch 2.1")
     return TextVerdict(
         cause=Cause.FRAGMENTED,
+        is_sure=message.total_bytes is not None and cached >= _LARGE_CACHE * message.total_bytes,
         sentence=(
             f"The free memory was fragmented: {text_of_bytes(requested)} were requested in one piece. "
             f"{text_of_bytes(free)} were free, and {text_of_bytes(cached)} cached, which live tensors divide into "
             "smaller pieces."
         ),
-        remedies=(*actions, *expandable) if has_windows_paths else (*expandable, *actions),
+        remedies=(*actions, *expandable) if comes_first else (*expandable, *actions),
         notes=tuple(notes),
     )
 
@@ -540,6 +544,12 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
         )
     even = f"even after releasing all cached memory, {text_of_bytes(missing)} are missing" if cached is not None else ""
     total = f" of {text_of_bytes(message.total_bytes)}" if message.total_bytes else ""
+    is_outside = account is not None and account.outside_bytes >= CONTEXT_BYTES and account.outside_bytes >= missing
+    outside = (
+        f" This process uses {text_of_bytes(account.outside_bytes)} outside of PyTorch."
+        if account is not None and is_outside
+        else ""
+    )
     notes = []
     if message.private_pools_bytes:
         notes.append(
@@ -564,7 +574,7 @@ def _full(message: Message, account: Account | None, situation: Situation, reque
         cause=Cause.TRULY_FULL,
         sentence=(
             f"{text_of_bytes(allocated)}{total} were allocated when a request for {text_of_bytes(requested)} failed "
-            f"with {text_of_bytes(free)} free{'; ' + even if even else ''}."
+            f"with {text_of_bytes(free)} free{'; ' + even if even else ''}.{outside}"
         ),
         remedies=tuple(remedies),
         notes=tuple(notes),

@@ -41,7 +41,8 @@ def describe_text(text: TextExplanation) -> Report:
 def _tone(text: TextExplanation) -> Tone:
     if text.cause is Cause.DID_NOT_FAIL:
         return Tone.PLAIN
-    return Tone.UNSURE if text.cause is Cause.CANNOT_TELL or text.likely is not None else Tone.BAD
+    is_guess = text.cause is Cause.CANNOT_TELL or text.headline.startswith("PROBABLY")
+    return Tone.UNSURE if is_guess else Tone.BAD
 
 
 def _sections(text: TextExplanation) -> Iterator[Section]:

@@ -158,7 +158,8 @@ def _refusal(source: str, mention: Mention | None) -> str:
     if mention is not None:
         return (
             f"{source} mentions memory running out at line {mention.row}, in an error message that ullage does not "
-            f"know: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot"
+            f"know: {quoted(mention.text)}; give the whole error of PyTorch or the program, or a snapshot. In most "
+            "programs a smaller batch, input, context or model helps, or ending other programs on the GPU"
         )
     return (
         f"{source} contains no out-of-memory error that ullage knows, neither of PyTorch, CUDA or the system nor of "

@@ -3,13 +3,15 @@
 import re
 from typing import Final
 
-from ullage.base.units import BOGUS_BYTES, KIB, text_of_bytes
+from ullage.base.units import BOGUS_BYTES, GIB, KIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.situation import FailurePhase, situation_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
+from ullage.recorded.message.message import Message
 
+_LARGE_ARRAY_BYTES: Final = 8 * GIB
 _VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
 """Pattern for the kernel's line about a killed process, with the host memory that the process held."""
 _LIMITED: Final = {
@@ -114,7 +116,7 @@ def judge_host(found: FoundMessage) -> TextVerdict:
     return TextVerdict(
         cause=Cause.HOST_MEMORY,
         sentence=f"Host memory ran out, not GPU memory{asked}.",
-        remedies=(_by_phase(found) or _LESS_DATA, _MORE_RAM) if message.wording != "java" else (),
+        remedies=(_by_size(message) or _by_phase(found) or _LESS_DATA, _MORE_RAM) if message.wording != "java" else (),
         notes=(
             "Java's own limit counts as host memory: -Xmx raises it"
             if message.wording == "java"
@@ -210,6 +212,16 @@ def _limit_of(found: FoundMessage) -> str:
     if "limit_kib" in said:
         return f" of {text_of_bytes(int(said['limit_kib']) * KIB)}"
     return f" of {said['limit']}" if "limit" in said else ""
+
+
+def _by_size(message: Message) -> Remedy | None:
+    """Return the advice for a single large request of host memory, or None."""
+    if (message.requested_bytes or 0) < _LARGE_ARRAY_BYTES:
+        return None
+    return estimate(
+        "compute or load it in parts, in a smaller data type, and check its shape",
+        f"{text_of_bytes(message.requested_bytes or 0)} were requested at once",
+    )
 
 
 def _by_phase(found: FoundMessage) -> Remedy | None:

@@ -226,6 +226,13 @@ def _bogus(message: Message) -> TextVerdict:
     return TextVerdict(
         cause=Cause.BOGUS_SIZE,
         sentence=f"The requested size is impossible: {asked}. Check the code that computes it.",
+        remedies=(
+            estimate(
+                "check the shapes and inputs of the failing line (NaN, empty or negative lengths), and rebuild native "
+                "extensions for this GPU and torch version",
+                "more GPU memory does not help",
+            ),
+        ),
         notes=(
             "possible reasons: a negative length, or a length read from uninitialised or damaged memory (also after "
             "NCCL)",
@@ -270,13 +277,13 @@ def _driver(found: FoundMessage) -> TextVerdict:
         ),
         remedies=(
             estimate(
-                f"list the GPU's processes with {vendor.list_processes}; end the others, or use another GPU",
-                "memory that other processes hold is the most frequent reason",
+                f"see with {vendor.list_processes} what holds the GPU: end other programs; if it is this one, a "
+                "smaller batch, input or model, or offloading",
+                f"{vendor.driver}'s context, kernels and libraries need memory next to PyTorch's",
             ),
             estimate(
-                "leave GPU memory free for CUDA: a smaller batch or model, or "
                 "torch.cuda.set_per_process_memory_fraction(0.9)",
-                "CUDA's context, kernels and libraries need memory outside PyTorch's allocator",
+                "PyTorch then leaves a tenth of the GPU's memory free, and an error has figures",
             ),
         ),
         notes=(
@@ -368,7 +375,13 @@ def _on_chip(message: Message) -> TextVerdict:
             f"The chip's shared memory is too small, not the GPU's memory: a {who} kernel needs {needed} per block, "
             f"and the chip has {has}. Freeing GPU memory does not help."
         ),
-        remedies=(estimate("smaller blocks, or fewer num_stages", "both reduce the use of shared memory"),),
+        remedies=(
+            estimate(
+                "if the program goes on, nothing (autotuning skips such configurations); otherwise smaller blocks, "
+                "fewer num_stages, or another version of Triton or PyTorch",
+                "blocks and stages use the shared memory of the chip",
+            ),
+        ),
     )
 
 

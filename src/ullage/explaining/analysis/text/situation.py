@@ -106,12 +106,15 @@ _LOADS: Final = _words(
     r"\btorch\.load\(",
     r"\bload_(model|file|checkpoint|weights|torch_file|state_dict|lora|pretrained|adapter|diffusion_model)\w*\(",
     r"\bsafe_open\(",
-    r"\b(model|pipe|pipeline|net|network|self\.model|llm|vae|unet|transformer|text_encoder)\w*\.(to|cuda|half)\(",
+    r"\b[\w.]*(model|pipe|net|llm|vae|unet|dit|transformer|encoder|decoder|module|backbone|policy|agent)\w*"
+    r"(\[\w+\])?\.(to|cuda|half)\(",
+    r"\b[Ll]oading (checkpoint|model|weights|pipeline|safetensors|shards|state)",
     r"\b(create_weights|dispatch_model|set_module_tensor_to_device|prepare_model)\(",
 )
 _LOADING_FUNCTION: Final = _words(
     r"^(_?load\w*|from_pretrained|_load_state_dict_into_\w+|set_module_tensor_to_device|create_weights)$",
     r"^(partially_load|model_load)$",
+    r"^(setup|init|initialize|build|create|get|prepare)_(model|models|pipeline|pipe|network|llm)\w*$",
 )
 _GATHERS: Final = _words(
     r"\bstate_dict\(",
@@ -148,19 +151,32 @@ _SIGNS: Final = (
     _PhaseSign(phase=FailurePhase.PREPARING, statement=_PREPARES),
     _PhaseSign(phase=FailurePhase.LOADING, statement=_LOADS),
     _PhaseSign(phase=FailurePhase.LOADING, function=_LOADING_FUNCTION),
+    _PhaseSign(phase=FailurePhase.LOADING, file=_words(r"(?<!data)(?<!data_)[Ll]oader\w*\.py$")),
     _PhaseSign(
         phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
     ),
     _PhaseSign(
         phase=FailurePhase.LOADING,
         file=_words(r"nn[\\/]modules[\\/]module\.py$"),
-        statement=_words(r"^param_applied = fn\(param\)", r"^return t\.to\("),
+        statement=_words(r"^param_applied = fn\(param\)", r"^return t\.to\(", r"^(return )?(self|module)\._apply\("),
     ),
     _PhaseSign(phase=FailurePhase.OPTIMIZER, file=_OPTIMIZERS),
-    _PhaseSign(phase=FailurePhase.OPTIMIZER, function=_words(r"^_optimizer_step$")),
+    _PhaseSign(
+        phase=FailurePhase.LOADING,
+        file=_words(r"torch[\\/]nn[\\/]modules[\\/]\w+\.py$", r"torch[\\/]nn[\\/]parameter\.py$"),
+        function=_words(r"^__init__$", r"^reset_parameters$", r"^__new__$"),
+    ),
+    _PhaseSign(
+        phase=FailurePhase.OPTIMIZER, function=_words(r"^_optimizer_step$", r"^(initialize|init)_optimizer_state\w*$")
+    ),
+    _PhaseSign(
+        phase=FailurePhase.OPTIMIZER,
+        file=_words(r"deepspeed[\\/]runtime[\\/]"),
+        function=_words(r"^step$"),
+    ),
     _PhaseSign(phase=FailurePhase.OPTIMIZER, statement=_words(r"\bexp_avg(_sq)?\b")),
     _PhaseSign(
-        phase=FailurePhase.OPTIMIZER, statement=_words(r"\b(optimizer|optim|opt|scaler|self\.optimizer)\w*\.step\(")
+        phase=FailurePhase.OPTIMIZER, statement=_words(r"\b[\w.]*(optimizer|optim|opt|scaler)\w*(\[\w+\])?\.step\(")
     ),
     _PhaseSign(phase=FailurePhase.BACKWARD, statement=_words(r"\.backward\(", r"run_backward\(", r"autograd\.grad\(")),
     _PhaseSign(

@@ -17,6 +17,8 @@ class TextVerdict:
     sentence: str
     likely: Cause | None = None
     """A guess: the cause that fits the text best, if `cause` is `CANNOT_TELL` or too general."""
+    is_sure: bool = True
+    """Whether the text proves the cause. Otherwise, the headline begins with "PROBABLY"."""
     remedies: tuple[Remedy, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -32,6 +34,8 @@ def headline_of(verdict: TextVerdict) -> str:
     """Return the headline of a report: the cause, or a guess that is labelled as a guess."""
     if verdict.likely not in (None, verdict.cause):
         return f"PROBABLY {verdict.likely.heading}"
+    if not verdict.is_sure:
+        return f"PROBABLY {verdict.cause.heading}"
     return verdict.cause.heading
 
 

@@ -23,7 +23,9 @@ _SETTINGS: Final = {
     "llama.cpp": estimate("fewer layers on the GPU: -ngl, in ollama num_gpu", "the CPU computes the remaining layers"),
 }
 _WITH_A_POOL: Final = ("JAX", "TensorFlow")
-SMALLER: Final = estimate("a smaller batch, input or model", "reduces the memory needed at once, in any program")
+SMALLER: Final = estimate(
+    "a smaller batch, input, context or model", "reduces the memory needed at once, in any program"
+)
 _OF_THE_MACHINE: Final = "a limit of the container or the batch system counts as host memory"
 _TAKEN: Final = "memory held by PyTorch or another program is not free for this program: list processes with nvidia-smi"
 
@@ -80,7 +82,7 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
             likely=Cause.TRULY_FULL,
-            sentence=f"{program}'s own pool of GPU memory{where} could not provide {asked}; the cause is unknown.",
+            sentence=f"{program}'s own pool of GPU memory{where} could not provide {asked}.",
             remedies=remedies,
             notes=("the message contains neither the size of the pool nor that of the GPU", _TAKEN),
         )
@@ -131,7 +133,7 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         likely=Cause.TRULY_FULL if message.said.get("memory") == "card" else None,
-        sentence=f"{whose}{asked}{words}, so the cause is unknown.",
+        sentence=f"{whose}{asked}{words}.",
         remedies=(
             SMALLER,
             estimate("a shorter context or smaller KV cache, quantized weights, or offloading", "in any program"),
