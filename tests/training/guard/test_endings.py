@@ -111,7 +111,7 @@ def test_what_is_given_up_is_as_it_was(name: str) -> None:
         assert len(taken) == survivors
         assert differences(before, left_of(world)) == [], survivors
         assert "NOT ENOUGH GPU MEMORY" in caught.value.__notes__[-1]
-        assert "estimates from the figures" in caught.value.__notes__[-1]
+        assert "Try first (an estimate)" in caught.value.__notes__[-1]
         assert guard.events[-1].action == "gave up; everything is as before the step"
         world.losses.append(guard.step(world.batches[1], world.loss_of))  # and it goes on
 

@@ -32,6 +32,9 @@ _LARGE_CACHE: Final = 0.1
 """The part of a GPU's memory from which PyTorch's cache is large enough to be the reason for sure."""
 _USUAL_CACHE: Final = 0.05
 """The part of a GPU's memory that PyTorch's cache usually has. A smaller cache is not the reason of a failure."""
+_AMPLE_CACHE: Final = 2
+_AMPLE_CACHE_BYTES: Final = 2 * GIB
+"""A cache of this size, and twice as large as the request, is the reason even if it is a small part of the memory."""
 _SHARED_GPU: Final = 0.3
 """The part of a GPU's memory from which other processes, not fragmentation, are the first reason of a failure."""
 _LEAST_OTHERS_BYTES: Final = GIB
@@ -494,7 +497,8 @@ def _in_pieces(message: Message, situation: Situation, requested: int, free: int
         )
     )
     is_mostly_tensors = requested >= _REQUEST_OVER_CACHE * cached or (
-        message.total_bytes is not None and cached < _USUAL_CACHE * message.total_bytes
+        message.total_bytes is not None
+        and cached < min(_USUAL_CACHE * message.total_bytes, max(_AMPLE_CACHE * requested, _AMPLE_CACHE_BYTES))
     )
     is_nearly_full = message.total_bytes is None or usable < _NEARLY_FULL_USABLE * message.total_bytes
     if allocated is not None and (is_mostly_tensors or is_full(allocated + usable, usable - requested)):
