@@ -40,7 +40,7 @@ def test_what_is_no_failure_is_not_one(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("torch.OutOfMemoryError: Unable to allocate 2 GB on cuda:0", Cause.CANNOT_TELL),
+        ("torch.OutOfMemoryError: Unable to allocate 2 GB on cuda:0", Cause.TRULY_FULL),
         (f"redis: Exceeded memory limit of query\n{FULL}", Cause.TRULY_FULL),
         ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit", Cause.JOB_LIMIT),
         ("PBS: job killed: vmem 70gb exceeded limit 64gb", Cause.JOB_LIMIT),

@@ -9,7 +9,7 @@ from ullage.base.units import GIB, MIB, TIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause, is_full
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.account import CONTEXT_BYTES, Account, is_unified
-from ullage.explaining.analysis.text.actions import Shortage, actions_for, generic_actions, one_tensor, tensor_of
+from ullage.explaining.analysis.text.actions import Shortage, actions_for, generic_actions, one_tensor
 from ullage.explaining.analysis.text.situation import FailurePhase, Situation
 from ullage.explaining.analysis.text.vendor import vendor_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
@@ -22,8 +22,6 @@ _NEARLY_FULL: Final = 0.04
 """The free part of a GPU's memory below which the GPU counts as full."""
 _INTEL_LARGEST_BYTES: Final = 4 * GIB
 """The largest single allocation that Intel's driver allows by default, in bytes."""
-_LARGE_REQUEST_BYTES: Final = 2 * GIB
-"""The size of a single request from which a message without figures probably means that the GPU is too small."""
 _HUGE_REQUEST_BYTES: Final = 24 * GIB
 """The size of a single request from which its shape is probably not what the user expects."""
 _REQUEST_OVER_CACHE: Final = 4
@@ -160,14 +158,10 @@ def _bare(message: Message, situation: Situation) -> TextVerdict:
             "contains nothing more. It comes from the allocator cudaMallocAsync; start the program with "
             "PYTORCH_CUDA_ALLOC_CONF=backend:native (ComfyUI: --disable-cuda-malloc) to get the figures"
         )
-    is_known = (
-        situation.phase is not FailurePhase.UNKNOWN
-        or tensor_of(situation) is not None
-        or "comfy" in situation.libraries  # its models and images are usually too large for the GPU
-    )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
-        likely=_likely(message, is_known=is_known),
+        # In public threads, too little GPU memory is by far the most frequent cause of a message without figures.
+        likely=Cause.BOGUS_SIZE if (message.requested_bytes or 0) >= TIB else Cause.TRULY_FULL,
         sentence=f"GPU memory ran out{asked}; the message has no figures that show the cause.",
         remedies=(
             *((one_tensor(situation),) if (message.requested_bytes or 0) >= _HUGE_REQUEST_BYTES else ()),
@@ -175,13 +169,6 @@ def _bare(message: Message, situation: Situation) -> TextVerdict:
         ),
         notes=(note,),
     )
-
-
-def _likely(message: Message, *, is_known: bool) -> Cause | None:
-    requested = message.requested_bytes or 0
-    if requested >= TIB:
-        return Cause.BOGUS_SIZE
-    return Cause.TRULY_FULL if is_known or requested >= _LARGE_REQUEST_BYTES else None
 
 
 def _metal_buffer(message: Message, situation: Situation) -> TextVerdict:
