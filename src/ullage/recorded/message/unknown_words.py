@@ -142,6 +142,13 @@ COMPARISONS: Final = (
 """Words in messages of programs that check their need of memory before they allocate it."""
 
 
+def _row_at(text: str, at: int) -> tuple[int, str]:
+    """Return the line around the position `at`, cut if it is long, and the position where it begins."""
+    start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
+    end = text.find("\n", at, at + _CHARACTERS)
+    return start, text[start : end if end >= 0 else at + _CHARACTERS]
+
+
 def refused_by_a_check(text: str, at: int) -> Message | None:
     """Return the message of a program that compares the memory it needs with the memory it has. Otherwise, None.
 
@@ -149,9 +156,7 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
         text: the text.
         at: a position in the line where one of `COMPARISONS` begins.
     """
-    start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
-    end = text.find("\n", at, at + _CHARACTERS)
-    row = text[start : end if end >= 0 else at + _CHARACTERS]
+    _, row = _row_at(text, at)
     found = _COMPARED.search(row)
     if found is None or _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
         return None
@@ -183,9 +188,7 @@ def unknown_error(text: str, at: int) -> Message | None:
         text: the text.
         at: a position in the line where one of `HEADS` begins.
     """
-    start = text.rfind("\n", max(0, at - _CHARACTERS), at) + 1 or max(0, at - _CHARACTERS)
-    end = text.find("\n", at, at + _CHARACTERS)
-    row = text[start : end if end >= 0 else at + _CHARACTERS]
+    start, row = _row_at(text, at)
     lacks = _LACKS.search(row)
     if lacks is None or _ADVICE.search(row, 0, lacks.start()) is not None or _MEMORY.search(row) is None:
         return None
