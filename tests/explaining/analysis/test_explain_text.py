@@ -85,7 +85,7 @@ CASES: dict[str, tuple[str, Cause, str]] = {
     ),
     "this process, outside of PyTorch": (
         new("2.00 MiB", "23.64 GiB", "1.00 MiB", "6.22 GiB", "31.80 MiB", this("23.58 GiB")),
-        Cause.OTHER_PROCESS,
+        Cause.DISGUISED,
         "This process holds 17.39 GiB outside of PyTorch's allocator, which itself has 6.25 GiB",
     ),
     "a limit": (

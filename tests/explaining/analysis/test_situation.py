@@ -4,7 +4,8 @@ import pytest
 
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
-from ullage.explaining.analysis.text.situation import FailurePhase, situation_of
+from ullage.explaining.analysis.text.phase import FailurePhase
+from ullage.explaining.analysis.text.situation import situation_of
 from ullage.recorded.message.log import find_messages
 from ullage.recorded.message.traceback import without_prefix
 

@@ -296,7 +296,9 @@ def _pinned(blocks: Sequence[HeldBlock]) -> str:
     lines = Counter(block.line for block in blocks)
     count = f"{len(blocks)} live block{'s' if len(blocks) > 1 else ''}"
     held = text_of_bytes(sum(block.size_bytes for block in blocks))
-    where = ", ".join(map(allocated_by, lines))
+    known = ", ".join(line for line in lines if not line.startswith("("))
+    unknown = [allocated_by(line) for line in lines if line.startswith("(")]
+    where = ", ".join([*([f"from {known}"] if known else []), *unknown])
     return f"; {count} {where} ({held}) {'keep' if len(blocks) > 1 else 'keeps'} that memory from being used"
 
 

@@ -20,7 +20,7 @@ from ullage.recorded.message.printed_growth import LONGEST_TEXT, PrintedGrowth, 
 from ullage.recorded.message.printed_memory import PrintedMemory, printed_in
 from ullage.recorded.message.runs import RunStart, RunStarts
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
-from ullage.recorded.message.traceback import TextFrame, frames_above, without_prefix
+from ullage.recorded.message.traceback import TRACEBACK, TextFrame, frames_above, frames_below, without_prefix
 from ullage.recorded.message.unknown_words import COMPARISONS, HEADS, refused_by_a_check, unknown_error
 from ullage.recorded.message.wrapped import find_in_cut_rows, read_again
 
@@ -36,8 +36,16 @@ _CALL_CHARACTERS: Final = 400
 # The same for the traceback that vLLM logs after an error message.
 _TRACEBACK_CHARACTERS: Final = 2000
 _SIGNS: Final = {
-    "vLLM": ("/vllm/", "VllmWorker", "EngineCore", "gpu_memory_utilization", "RayWorkerWrapper", "worker_base.py:"),
-    "SGLang": ("/sglang/", "Capture cuda graph failed", "mem_fraction_static"),
+    "vLLM": (
+        "/vllm/",
+        "VllmWorker",
+        "vllm serve",
+        "EngineCore",
+        "gpu_memory_utilization",
+        "RayWorkerWrapper",
+        "worker_base.py:",
+    ),
+    "SGLang": ("/sglang/", "sglang.launch_server", "Capture cuda graph failed", "mem_fraction_static"),
     "text-generation-inference": ("text_generation_server",),
     "ComfyUI": (
         *("ComfyUI/", "ComfyUI\\", "ComfyUI Error", "comfy/", "comfy\\", "loaded partially", "loaded completely"),
@@ -91,8 +99,26 @@ _SIGNS: Final = {
         *("GB10 ", "GB10)", "GB10,", "GB10\n", "Strix Halo", "gfx1151", "Ryzen AI MAX"),
     ),
     "unified memory by name": ("unified memory", "unified-memory", "Unified Memory"),
+    "profile run": (
+        *("profile_run", "determine_available_memory", "determine_num_available_blocks", "profile_multimodal"),
+        *("get_multimodal_embeddings", "embed_multimodal"),
+    ),
+    "engine not built": (
+        *("ngine could not be created", "ngine could not be built", "ngine build failed", "ailed to build engine"),
+        *("ailed to create engine", "ailed to build the engine"),
+    ),
+    "growth in words": (
+        *("keeps growing", "keep growing", "keeps increasing", "keep increasing", "keeps climbing", "keeps rising"),
+        *("emory leak", "VRAM leak", "grows every", "grows with each", "grows after each", "increases every"),
+        *("increases with each", "increases after each", "leaking", "never released", "never freed", "slowly increas"),
+        *("gradually increas", "steadily increas", "constantly increas", "slowly grow", "gradually grow"),
+        *("steadily grow", "constantly grow", "continues to grow", "continues to increase"),
+    ),
     "first CUDA call": ("cuDevicePrimaryCtxRetain", "torch._C._cuda_init", "cuCtxCreate"),
 }
+LOADING: Final = "loading in progress"
+"""The context of a message that comes while a progress bar of loading weights is below 100 %."""
+_LOADING_PROGRESS: Final = re.compile(r"Loading [^\n\r%]{0,60}?(?P<percent>\d{1,3})%")
 # A number of characters before an out-of-memory message. In this range, ullage searches for the traceback of the error.
 _CHARACTERS_BEFORE: Final = 1 << 16
 _CHARACTERS_AFTER: Final = 2 * WINDOW
@@ -101,12 +127,14 @@ _MOST_GUESSES: Final = 100  # the most places with the same words that are check
 _LONGEST_PREFIX: Final = 400  # characters
 _NEARBY_CHARACTERS: Final = 2000
 _ROWS_NEARBY: Final = 6
+_ROWS_BELOW: Final = 4
 _LONGEST_NEARBY: Final = 300
 _LONGEST_ROW: Final = 2000  # characters of a line; a longer line does not belong to a traceback
 _MENTIONS: Final = (
     *("out of memory", "Out of memory", "Out Of Memory", "OutOfMemory", "OUT_OF_MEMORY", "out-of-memory"),
     *("RESOURCE_EXHAUSTED", "nsufficient memory", "nsufficient Memory", "ot enough memory", "ot enough GPU memory"),
 )
+_SHORT_MENTION: Final = re.compile(r"\bOOM\b")
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]{0,16}[A-Za-z]")
 _TAG: Final = re.compile(
     r"</?(?:a|b|body|br|code|div|em|font|html|i|li|mark|p|pre|samp|span|strong|td|tr|tt|u)(?: [^<>\n]{0,300})?/?>",
@@ -136,12 +164,20 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
     begin = max(floor, start - _CONTEXT_CHARACTERS)
     row = text.find("\n", end, end + _ROW_CHARACTERS)
     last = row if row >= 0 else end + _ROW_CHARACTERS
-    until = {"first CUDA call": end + _CALL_CHARACTERS, "weights": end + _TRACEBACK_CHARACTERS}
-    return tuple(
+    until = {
+        "first CUDA call": end + _CALL_CHARACTERS,
+        "weights": end + _TRACEBACK_CHARACTERS,
+        "growth in words": end + _CALL_CHARACTERS,
+        "profile run": end + _TRACEBACK_CHARACTERS,
+        "engine not built": end + _TRACEBACK_CHARACTERS,
+    }
+    names = tuple(
         name
         for name, signs in _SIGNS.items()
         if any(text.find(sign, begin, until.get(name, last)) >= 0 for sign in signs)
     )
+    progress = [found["percent"] for found in _LOADING_PROGRESS.finditer(text, begin, start)]
+    return (*names, LOADING) if progress and progress[-1] != "100" else names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +196,9 @@ class FoundMessage:
     frames: tuple[TextFrame, ...] = ()
     """The stack frames of the traceback above the message, the innermost first."""
     nearby: tuple[str, ...] = ()
-    """The lines directly above the message, if it has no traceback."""
+    """The lines directly above the message, or above its traceback."""
+    after: tuple[str, ...] = ()
+    """The lines directly below the message, if it has no traceback above it."""
     context: tuple[str, ...] = ()
     """Names that say which program wrote the log and what it was doing. They are found in the lines before the
     message.
@@ -257,7 +295,9 @@ def _shown_by(found: FoundMessage) -> tuple[int, ...]:
     )
     is_known = message.wording not in ("unknown", "unknown_words", "check", "bare")
     shown = sum((frame.statement is not None) + (frame.function is not None) for frame in found.frames)
-    return (message.is_certain, is_known, figures + len(message.other_processes) + len(message.said), shown)
+    # Lines of another process within a message make it longer, and their numbers look like its figures.
+    is_whole = "reserved by PyTorch but unallocated" in message.text
+    return (message.is_certain, is_known, figures + len(message.other_processes) + len(message.said), is_whole, shown)
 
 
 def scan_once(pieces: Iterable[str], *, has_markup: bool = True) -> Iterator[Found]:
@@ -372,6 +412,8 @@ def _places(text: str, words: str, begin: int, until: int) -> Iterator[int]:
 
 def _mention(text: str, begin: int, until: int, rows: int) -> Mention | None:
     at = min((found for words in _MENTIONS if (found := text.find(words, begin, until)) >= 0), default=-1)
+    if at < 0 and (short := _SHORT_MENTION.search(text, begin, until)) is not None:
+        at = short.start()
     if at < 0:
         return None
     start = max(text.rfind("\n", 0, at) + 1, at - 80)
@@ -433,7 +475,10 @@ def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: S
     begin = text.rfind("\n", max(0, hit.start - _LONGEST_ROW), hit.start) + 1
     rank = without_prefix(text[begin : hit.start])[0] if begin or hit.start <= _LONGEST_ROW else None
     floor = max(last.get(rank, 0), hit.start - _CHARACTERS_BEFORE, 0)
-    frames = tuple(frames_above(text, floor, begin, rank)) if begin else ()
+    above = tuple(frames_above(text, floor, begin, rank)) if begin else ()
+    # The text beyond this position is not always read yet.
+    ceiling = min(len(text), hit.start + _CHARACTERS_AFTER)
+    frames = above or tuple(frames_below(text, hit.end, ceiling, rank))
     user = next((frame for frame in frames if not frame.is_library), None)
     last[rank] = hit.end
     return FoundMessage(
@@ -443,16 +488,29 @@ def _found(text: str, hit: Hit, row: int, last: dict[str | None, int], server: S
         place=user.place if user is not None else None,
         statement=user.statement if user is not None else None,
         frames=frames,
-        nearby=() if frames else _rows_above(text, floor, begin, rank),
+        nearby=_rows_above(text, floor, _start_of_traceback(text, floor, begin) if above else begin, rank),
+        after=() if above else _rows_below(text, hit.end, ceiling, rank),
         context=context_of(text, floor, hit.start, hit.end),
         server=server.of(rank),
     )
+
+
+def _start_of_traceback(text: str, floor: int, begin: int) -> int:
+    """Return the position of the line with which the traceback above a position begins; `floor` if it is cut."""
+    head = text.rfind(TRACEBACK, floor, begin)
+    return text.rfind("\n", floor, head) + 1 if head >= 0 else floor
 
 
 def _rows_above(text: str, floor: int, begin: int, rank: str | None) -> tuple[str, ...]:
     rows = map(without_prefix, text[max(floor, begin - _NEARBY_CHARACTERS) : begin].splitlines())
     own = [row[:_LONGEST_NEARBY] for owner, row in rows if owner == rank]
     return tuple(own[-_ROWS_NEARBY:])
+
+
+def _rows_below(text: str, end: int, ceiling: int, rank: str | None) -> tuple[str, ...]:
+    begin = text.find("\n", end, ceiling) + 1
+    rows = map(without_prefix, text[begin:ceiling].splitlines()[:_ROWS_BELOW] if begin else ())
+    return tuple(row[:_LONGEST_NEARBY] for owner, row in rows if owner == rank)
 
 
 def _rank_at(text: str, begin: int) -> str | None:

@@ -12,6 +12,8 @@ from ullage.recorded.message.wording import DEVICE, PROCESS, SIZES, MessageKind,
 
 WINDOW: Final = 4096
 """The largest length of an out-of-memory message in characters."""
+# Matches the end of a message that is cut within the memory of the process.
+_CUT_PROCESS: Final = re.compile(r"(?<=Including non-PyTorch memory, )this process has \d[\d.]{0,12}", re.ASCII)
 _WORD: Final = re.compile(r"[ _]")
 # The smallest size in bytes that means "no limit" or "unknown". On WSL and Windows, a driver that reports no size gives
 # 2^64.
@@ -238,6 +240,8 @@ def _read_sizes(window: str, values: dict[str, Any]) -> int:
             others.append(OtherProcess(int(match[1]), size))
         elif name not in ("process_bytes", "allowed_bytes") or size < _NONSENSE_BYTES:
             values[name] = size
+    if "process_bytes" not in values and (cut := _CUT_PROCESS.search(window, end)) is not None:
+        end = cut.end()
     if "allocated_bytes" in values:
         allocated = values["allocated_bytes"]
         if "unallocated_bytes" in values:
@@ -263,6 +267,6 @@ def _which(window: str, values: dict[str, Any]) -> tuple[MessageKind, str]:
         return kind, "custom_pool"
     if "reserved in total" in window:
         return kind, "reserved_in_total"
-    if "reserved by PyTorch" not in window and "unallocated_bytes" in values:
+    if "reserved by PyTorch" not in window and " cached" in window and "unallocated_bytes" in values:
         return kind, "cached"
     return kind, "of_which_free" if "total_bytes" in values else "bare"

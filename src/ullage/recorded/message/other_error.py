@@ -16,6 +16,23 @@ class _OtherError:
 
 
 _AMD: Final = re.compile(r"\bHIP\b|ROCm|rocm|amdgpu|gfx\d")
+_AMD_WORDS: Final = (
+    ("CUDA_LAUNCH_BLOCKING=1", "AMD_SERIALIZE_KERNEL=3"),
+    ("an Xid in dmesg", "amdgpu errors in dmesg"),
+    ("nvidia-smi", "rocm-smi"),
+)
+_FULL: Final = re.compile(
+    r"\b(?:memory|vram|ram)\b[^\n]{0,30}\b(?:fills?|filled|full|maxed|exhausted|runs? out|ran out|100 ?%)"
+    r"|\b(?:fills?|filled|exhausts?|takes?|uses) (?:up )?(?:all|the (?:whole|entire)) (?:of )?(?:the |my )?"
+    r"(?:gpu |video |system )?(?:memory|vram|ram)\b",
+    re.IGNORECASE,
+)
+"""Pattern for a sentence that says that memory was full."""
+_RARELY: Final = "It rarely means a lack of memory"
+_MAYBE: Final = (
+    "The text says that memory was full, which can lead to this error: first use less memory (a smaller batch, input "
+    "or model). The error itself rarely means a lack of memory"
+)
 _BLOCKING: Final = "run with CUDA_LAUNCH_BLOCKING=1 to see the call that fails"
 _ERRORS: Final = (
     # The first entry that fits decides.
@@ -26,61 +43,68 @@ _ERRORS: Final = (
         "pin_memory=False, or check ulimit -l.",
         re.compile(r"pin_memory=True|\.pin_memory\(|cudaHost|memory_pool_host\.py|_init_kv_buffer|exp_avg"),
     ),
+    *(
+        _OtherError(
+            find,
+            f"{_RARELY}: the program did not find cuDNN's library. Install the version that it needs (pip install "
+            "nvidia-cudnn-cu12 or -cu13), and add its folder to LD_LIBRARY_PATH (on Windows to PATH).",
+        )
+        for find in ("libcudnn_", "cudnn_ops64", "cudnn_ops_infer64", "cudnn64_", "Could not locate cudnn")
+    ),
     _OtherError(
         "Too many open files",
-        "It rarely means a lack of memory: the process reached its limit of open files. Raise it (ulimit -n), use "
+        f"{_RARELY}: the process reached its limit of open files. Raise it (ulimit -n), use "
         "torch.multiprocessing.set_sharing_strategy('file_system'), or use fewer workers (num_workers).",
     ),
     _OtherError(
         "illegal memory access",
-        "It rarely means a lack of memory: a GPU kernel used an address that is not its own, usually because of "
+        f"{_RARELY}: a GPU kernel used an address that is not its own, usually because of "
         "a bug in "
         f"the kernel or an index that is out of range; {_BLOCKING}, and update the library that has the kernel.",
     ),
     _OtherError(
         "is/are busy or unavailable",
-        "It rarely means a lack of memory: the driver refused access to the GPU. Look with nvidia-smi for "
+        f"{_RARELY}: the driver refused access to the GPU. Look with nvidia-smi for "
         "another process in "
         "exclusive compute mode, use another GPU, or restart the machine if the driver is in a bad state.",
     ),
     _OtherError(
         "Memory access fault by GPU node",
-        "It rarely means a lack of memory: a kernel used an invalid address, often because ROCm or PyTorch was "
+        f"{_RARELY}: a kernel used an invalid address, often because ROCm or PyTorch was "
         "built for "
         "another GPU; remove HSA_OVERRIDE_GFX_VERSION, and update the ROCm build, kernel and driver.",
     ),
     _OtherError(
         "misaligned address",
-        f"It rarely means a lack of memory: a GPU kernel used a misaligned address, a bug in the kernel; {_BLOCKING}.",
+        f"{_RARELY}: a GPU kernel used a misaligned address, a bug in the kernel; {_BLOCKING}.",
     ),
     _OtherError(
         "too many resources requested for launch",
-        "It rarely means a lack of memory: a kernel needs more registers or threads per block than the GPU has; "
+        f"{_RARELY}: a kernel needs more registers or threads per block than the GPU has; "
         "use another "
         "version or build of the library that has the kernel, or another attention backend.",
     ),
     _OtherError(
         "device-side assert triggered",
-        "It rarely means a lack of memory: a check in a GPU kernel failed, usually an index that is out of range; "
-        f"{_BLOCKING}.",
+        f"{_RARELY}: a check in a GPU kernel failed, usually an index that is out of range; {_BLOCKING}.",
     ),
     _OtherError(
         "no kernel image is available",
-        "It rarely means a lack of memory: the build of the library does not support this GPU; install one that does.",
+        f"{_RARELY}: the build of the library does not support this GPU; install one that does.",
     ),
     _OtherError(
         "unspecified launch failure",
-        f"It rarely means a lack of memory: a GPU kernel crashed; {_BLOCKING}, and look for an Xid in dmesg.",
+        f"{_RARELY}: a GPU kernel crashed; {_BLOCKING}, and look for an Xid in dmesg.",
     ),
     _OtherError(
         "Cuda failure 999 'unknown error'",
-        "It rarely means a lack of memory: the driver failed with an unknown error; look at the first CUDA error "
+        f"{_RARELY}: the driver failed with an unknown error; look at the first CUDA error "
         "before it, "
         "restart WSL or the machine, and update the driver.",
     ),
     _OtherError(
         "CUDA error: unknown error",
-        "It rarely means a lack of memory: the driver failed with an unknown error; look at the first CUDA error "
+        f"{_RARELY}: the driver failed with an unknown error; look at the first CUDA error "
         "before it, "
         "restart WSL or the machine, and update the driver.",
     ),
@@ -91,11 +115,11 @@ _ERRORS: Final = (
     ),
     _OtherError(
         "Segfault encountered",
-        "It rarely means a lack of memory: native code crashed; update the library at the top of the stack.",
+        f"{_RARELY}: native code crashed; update the library at the top of the stack.",
     ),
     _OtherError(
         "Segmentation fault",
-        "It rarely means a lack of memory: native code crashed; update the library at the top of the stack.",
+        f"{_RARELY}: native code crashed; update the library at the top of the stack.",
     ),
 )
 
@@ -110,8 +134,10 @@ def other_error(text: str, begin: int, until: int) -> tuple[int, str] | None:
         around = text[max(0, at - _CONTEXT_CHARACTERS) : at]
         if error.around is None or error.around.search(around) is not None:
             is_amd = _AMD.search(text, max(0, at - _CONTEXT_CHARACTERS), at + _CONTEXT_CHARACTERS) is not None
-            advice = (
-                error.advice.replace("CUDA_LAUNCH_BLOCKING=1", "AMD_SERIALIZE_KERNEL=3") if is_amd else error.advice
-            )
+            advice = error.advice
+            for nvidia, amd in _AMD_WORDS if is_amd else ():
+                advice = advice.replace(nvidia, amd)
+            if _FULL.search(text, max(0, at - _CONTEXT_CHARACTERS), at + _CONTEXT_CHARACTERS) is not None:
+                advice = advice.replace(_RARELY, _MAYBE)
             found.append((at, advice))
     return min(found, default=None)

@@ -13,7 +13,7 @@ from typing import Final
 
 from ullage.base.foreign_files import is_far_larger_in_memory
 from ullage.base.units import MIB, parse_bytes
-from ullage.recorded.message.figure import number_of
+from ullage.recorded.message.figure import bytes_of, number_of
 
 _PREFIX_CHARACTERS: Final = 200  # before the words that begin a table, in the same line
 _BLOCK_CHARACTERS: Final = 6000  # the longest table that is read; the report on a machine with 8 GPUs has 4500
@@ -31,6 +31,7 @@ class MemoryPrinter(StrEnum):
     XPU_SMI = "xpu-smi"
     COMFYUI = "ComfyUI"
     TIMELINE = "the profiler's memory timeline"
+    LINE = "a line of the program"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +140,25 @@ _COMFY_ALLOCATOR: Final = re.compile(r"Device: (?:cuda|xpu):(?P<device>\d{1,3}) 
 _COMFY_LOADED: Final = re.compile(
     r"loaded (?:completely|partially)(?:;? (?:[\d.e+]{1,20} MB usable, (?P<new>[\d.]{1,12}) MB loaded"
     r"|[\d.e+]{1,20} (?P<old>[\d.]{1,12})\b))"
+)
+
+
+_LINE_SIZE: Final = r"\d{1,7}(?:\.\d{1,6})? ?[KMGT]i?B?\b"
+_LINE_ROWS: Final = 3
+_LINE_ALLOCATED: Final = re.compile(
+    rf"\balloc(?:ated)?\b[^\n\d]{{0,24}}(?P<after>{_LINE_SIZE})"
+    rf"|(?P<before>{_LINE_SIZE}) (?:is |are |was )?(?:already )?alloc",
+    re.IGNORECASE,
+)
+_LINE_RESERVED: Final = re.compile(
+    rf"\breserved?\b[^\n\d]{{0,24}}(?P<after>{_LINE_SIZE})|(?P<before>{_LINE_SIZE}) (?:is |are |was )?reserved",
+    re.IGNORECASE,
+)
+_LINE_GPU: Final = r"\b(?:GPU|VRAM|A100|A6000|H100|H200|B200|L40S?|V100|RTX ?\d{4})\b"
+_LINE_TOTAL: Final = re.compile(
+    rf"(?:\b(?:total|capacity|of)\b|{_LINE_GPU})[^\n\d]{{0,16}}(?P<after>{_LINE_SIZE})"
+    rf"|(?P<before>{_LINE_SIZE}) (?:total|{_LINE_GPU})",
+    re.IGNORECASE,
 )
 
 
@@ -329,6 +349,23 @@ def _comfy(block: str) -> Iterator[PrintedMemory]:
     )
 
 
+def _line(block: str) -> Iterator[PrintedMemory]:
+    """Yield the allocated and reserved memory that a program prints in one to three lines, with the total if stated."""
+    rows = "\n".join(block.split("\n", _LINE_ROWS)[:_LINE_ROWS]).replace("memory_", "")
+    if "by PyTorch" in rows or "Tried to allocate" in rows:
+        return
+    allocated, reserved = _LINE_ALLOCATED.search(rows), _LINE_RESERVED.search(rows)
+    if allocated is None or reserved is None:
+        return
+    total = _LINE_TOTAL.search(rows)
+    yield PrintedMemory(
+        printer=MemoryPrinter.LINE,
+        allocated_bytes=bytes_of(allocated["after"] or allocated["before"]),
+        reserved_bytes=bytes_of(reserved["after"] or reserved["before"]),
+        total_bytes=bytes_of(total["after"] or total["before"]) if total is not None else None,
+    )
+
+
 _READERS: Final[dict[str, Callable[[str], Iterator[PrintedMemory]]]] = {
     # The words of each key occur in the first line of the figures.
     "PyTorch CUDA memory summary": _summary,
@@ -341,4 +378,5 @@ _READERS: Final[dict[str, Callable[[str], Iterator[PrintedMemory]]]] = {
     "MEM_USAGE": _amd,
     "GPU Memory Used (MiB)": _xpu,
     "Total VRAM ": _comfy,
+    "llocated": _line,
 }

@@ -12,6 +12,7 @@ from ullage.base.source_location import is_library, short_place
 
 _MOST_ROWS: Final = 2000  # the most lines of a traceback that are read, including lines of other ranks in between
 _MOST_ROWS_APART: Final = 16  # the most lines between two frames of one traceback, as IPython shows them
+_MOST_ROWS_TO_TRACEBACK: Final = 4  # the most lines between a message and a traceback below it, plus one
 _LONGEST_ROW: Final = 2000  # characters of a line; a longer line does not belong to a traceback
 _PREFIX: Final = re.compile(
     r"(?:\s{0,8}(?:"
@@ -36,8 +37,10 @@ _IPYTHON_7: Final = re.compile(
 )
 _ARROW: Final = re.compile(r"-{1,12}> ?(?P<line>\d{1,7}) ?(?P<statement>.*)")  # IPython's mark of the current line
 _NUMBERED: Final = re.compile(r"\s*\d{1,7}\s")  # IPython's lines next to the current one
+TRACEBACK: Final = "Traceback (most recent call last)"
+"""The line with which Python begins a traceback."""
 _BORDERS: Final = (
-    "Traceback (most recent call last)",
+    TRACEBACK,
     "During handling of the above exception",
     "was the direct cause of the following exception",
 )
@@ -120,6 +123,30 @@ def frames_above(text: str, floor: int, begin: int, rank: str | None) -> Iterato
         if at == 0:
             break
         end = at - 1
+
+
+def frames_below(text: str, begin: int, end: int, rank: str | None) -> Iterator[TextFrame]:
+    """Yield the stack frames of a traceback that begins directly below an error message, the innermost frame first.
+
+    Args:
+        text: the log.
+        begin: the position after an error message.
+        end: the position at which the traceback is cut.
+        rank: the rank that wrote the message; lines with another rank's prefix are skipped.
+    """
+    head = text.find(TRACEBACK, begin, end)
+    if head < 0 or text.count("\n", begin, head) > _MOST_ROWS_TO_TRACEBACK:
+        return
+    at = last = text.find("\n", head, end) + 1
+    while 0 < at < end:
+        stop = text.find("\n", at, end)
+        stop = stop if stop >= 0 else end
+        owner, row = without_prefix(text[at:stop])
+        if owner == rank and row and not row.startswith((" ", "\t")):
+            break  # the line of the error that ends the traceback
+        at = last = stop + 1
+    if last > 0:
+        yield from frames_above(text[:last], head, last, rank)
 
 
 # `row` has no prefix, such as a rank or a time. `below` begins with the last line before the next frame.

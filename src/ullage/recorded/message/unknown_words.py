@@ -21,6 +21,12 @@ _LACKS: Final = re.compile(
     r"|(?:mem)?alloc(?:ation)?\w* (?:of [^\n]{1,60} )?failed\b)",
     re.ASCII | re.IGNORECASE,
 )
+_OCCUPIED: Final = re.compile(
+    r"\b(?:gpus?|devices?|vram|memory)\b[^\n]{0,60}\b(?:occupied|in use|busy|taken|held)\b(?: \w+){0,2}"
+    r" (?:by|with) (?:an)?other",
+    re.ASCII | re.IGNORECASE,
+)
+"""Pattern for a line that says that other processes use the GPU."""
 _CARD: Final = re.compile(
     r"cuda|\b(?:w|web)?gpu|\bvram\b|video memory|device memory|\bon device\b|graphics memory|\bhip(?:Malloc|Error)|rocm"
     r"|vulkan|\bmetal\b|opencl|\b[tn]pu\b|\bxpu\b|\.cuh?\b|(?-i:\bcu[A-Z]\w+)|nvidia|d3d1|dxgi|\bVK_|\bhbm\b",
@@ -98,6 +104,7 @@ HEADS: Final = (
         "nable to alloc",
         "ailed to malloc",
     ),
+    *("ccupied by", "n use by ", "usy with ", "aken by ", "eld by "),
     *("ould not alloc", "annot alloc", "an't alloc", "llocation failed", "llocation failure", "lloc failed"),
     *("llocation error", "utOfMemory", "error in alloc", "rror alloc", "llocate failed"),
 )
@@ -115,13 +122,41 @@ _COMPARED: Final = re.compile(
     rf"|maximum|budget|total|below|larger|greater|more than|of)\b[^\n]{{0,60}}?(?P<second>{_UNIT}|\d{{9,15}}\b)",
     re.ASCII | re.IGNORECASE,
 )
+_EXCEEDS: Final = re.compile(
+    rf"(?P<first>{_UNIT})[^\n]{{0,60}}\b(?:exceed\w*|(?:larger|greater|more) than)\b[^\n]{{0,60}}?(?P<second>{_UNIT})",
+    re.ASCII | re.IGNORECASE,
+)
+# The same with the smaller figure first: a limit, or what is available, is smaller than what is needed.
+_COMPARED_REVERSED: Final = re.compile(
+    rf"\b(?:limit|available|free|budget|capacity|max\w*|only|has|have|allow\w*|total|size)\b[^\n]{{0,60}}?"
+    rf"(?P<second>{_UNIT}|\d{{6,15}}\b)[^\n]{{0,80}}?\b(?:smaller|less|lower|below|insufficient|not enough|too small"
+    rf"|cannot|can't|does not|doesn't)\b[^\n]{{0,60}}?(?P<first>{_UNIT}|\d{{6,15}}\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_COUNT: Final = r"\d{1,3}(?:,\d{3}){1,3}|\d{2,10}"
+# Matches a comparison of numbers of tokens or cache blocks.
+_COUNTED: Final = re.compile(
+    rf"(?<![\d.,:-])(?P<first>{_COUNT})(?![\d.:-])[^\n]{{0,100}}?(?<![\d.,:-])(?P<second>{_COUNT})(?![\d:-])", re.ASCII
+)
+_IN_TOKENS: Final = re.compile(r"\b(?:tokens?|blocks|pages|slots)\b", re.IGNORECASE)
+_OF_THE_CACHE: Final = re.compile(r"\bkv\b|kv[-_ ]?cache|cache|token[ _]pool|memory", re.IGNORECASE)
+_NOT_ERROR: Final = re.compile(r"\bWARN|\bINFO\b|\bDEBUG\b|preempt|evict", re.IGNORECASE)
+_LIMITS: Final = re.compile(r"\b(?:limit|budget|quota|cap|allowed|maximum|max)\b", re.IGNORECASE)
+_SETTING: Final = re.compile(
+    r"--[a-z][\w-]{3,60}|\b[A-Z][A-Z0-9]{0,30}(?:_[A-Z0-9]{1,30}){1,8}\b|\b[a-z][a-z0-9]{0,30}(?:_[a-z0-9]{1,30}){1,8}\b",
+    re.ASCII,
+)
+_KV_CACHE: Final = re.compile(r"\bkv[-_ ]?(?:cache|pool|blocks?|pages?)\b", re.IGNORECASE)
 _REFUSES: Final = re.compile(
-    r"exceed|below|insufficient|not enough|too (?:large|small|big)|refus|cannot fit|can't fit|does(?: not|n't) fit"
-    r"|but only|not sufficient|than is available",
+    r"exceed|below|insufficient|not enough|too (?:large|small|big|long)|refus|cannot fit|can't fit|does(?: not|n't) fit"
+    r"|exhausted|is full|no free|no available|out of kv|can (?:only )?hold|limit reached|only has"
+    r"|but only|not sufficient|than is available"
+    r"|(?:smaller|less|lower|larger|greater|more|longer) than",
     re.ASCII | re.IGNORECASE,
 )
 _NO_REFUSAL: Final = re.compile(r"\bINFO\b|\bDEBUG\b|\bI\d{4} |kill|is enough|more than enough|sufficient for")
 _ROWS_BEFORE: Final = 4
+_FAR_CHARACTERS: Final = 1500
 _CHARACTERS: Final = 400
 
 
@@ -136,8 +171,20 @@ COMPARISONS: Final = (
         "ot enough",
         "refusing",
         "more than",
+        "longer than",
     ),
-    *("does not fit", "doesn't fit", "less than", "cannot fit"),
+    *(
+        "can hold",
+        "can only",
+        "only has",
+        "limit reached",
+        "exhausted",
+        "cache is full",
+        "o free ",
+        "o available ",
+        "ut of KV",
+    ),
+    *("does not fit", "doesn't fit", "less than", "cannot fit", "smaller than", "lower than", "too small", "too long"),
 )
 """Words in messages of programs that check their need of memory before they allocate it."""
 
@@ -157,16 +204,14 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
         at: a position in the line where one of `COMPARISONS` begins.
     """
     _, row = _row_at(text, at)
-    found = _COMPARED.search(row)
-    if found is None or _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
+    if _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
         return None
     if _NO_REFUSAL.search(row) is not None:
         return None
-    needed, has = bytes_of(found["first"]), bytes_of(found["second"])
-    if found["relation"].lower() == "below":  # a capacity is below what is required
-        needed, has = has, needed
-    if not 0 < has < needed < 1 << 46:
-        return None
+    sizes = _sizes(row)
+    if sizes is None:
+        return _refused_tokens(row)
+    needed, has = sizes
     is_host = _SURELY_MACHINE.search(row) is not None or (
         _CARD.search(row) is None and _MACHINE.search(row) is not None
     )
@@ -177,7 +222,61 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
         is_certain=False,
         requested_bytes=needed,
         free_bytes=has,
-        said={"memory": "machine" if is_host else "card"},
+        said={"memory": "machine" if is_host else "card"} | _limit_in(row),
+    )
+
+
+def _limit_in(row: str) -> dict[str, str]:
+    """Return the name of the setting that limits memory, if a message names one. It is empty for an unnamed limit."""
+    if _LIMITS.search(row.replace("_", " ")) is None:
+        return {}
+    setting = next((found[0] for found in _SETTING.finditer(row) if _LIMITS.search(found[0].replace("_", " "))), "")
+    return {"limit": setting}
+
+
+def _sizes(row: str) -> tuple[int, int] | None:
+    """Return the bytes that a program needs and the smaller number of bytes that it has, or None."""
+    for pattern in (_COMPARED, _EXCEEDS, _COMPARED_REVERSED):
+        found = pattern.search(row)
+        if found is None:
+            continue
+        needed, has = bytes_of(found["first"]), bytes_of(found["second"])
+        if pattern is _COMPARED and found["relation"].lower() == "below":  # a capacity is below what is required
+            needed, has = has, needed
+        if 0 < has < needed < 1 << 46:
+            return needed, has
+    return None
+
+
+def _refused_tokens(row: str) -> Message | None:
+    """Return the message of a program whose cache holds fewer tokens or blocks than it needs. Otherwise, None."""
+    is_about_cache = _KV_CACHE.search(row) is not None and _NOT_ERROR.search(row) is None
+    if _ERROR.search(row) is None and not is_about_cache:
+        return None
+    found = _COUNTED.search(row)
+    is_counted = found is not None and _IN_TOKENS.search(row) is not None and _OF_THE_CACHE.search(row) is not None
+    counts = sorted(int(found[name].replace(",", "")) for name in ("first", "second")) if is_counted and found else []
+    if not counts or counts[0] == counts[1]:
+        return _full_cache(row)
+    return Message(
+        kind=MessageKind.PROGRAM,
+        wording="check",
+        text=" ".join(row.split()),
+        is_certain=False,
+        said={"memory": "tokens", "needed": str(counts[1]), "has": str(counts[0])},
+    )
+
+
+def _full_cache(row: str) -> Message | None:
+    """Return the message of a program whose KV cache is full or too small, without figures. Otherwise, None."""
+    if _KV_CACHE.search(row) is None:
+        return None
+    return Message(
+        kind=MessageKind.PROGRAM,
+        wording="check",
+        text=" ".join(row.split()),
+        is_certain=False,
+        said={"memory": "tokens"},
     )
 
 
@@ -189,21 +288,30 @@ def unknown_error(text: str, at: int) -> Message | None:
         at: a position in the line where one of `HEADS` begins.
     """
     start, row = _row_at(text, at)
+    if (occupied := _OCCUPIED.search(row)) is not None and _ADVICE.search(row, 0, occupied.start()) is None:
+        return Message(
+            kind=MessageKind.PROGRAM,
+            wording="unknown_words",
+            text=" ".join(row.split()),
+            is_certain=False,
+            said={"memory": "others"},
+        )
     lacks = _LACKS.search(row)
     if lacks is None or _ADVICE.search(row, 0, lacks.start()) is not None or _MEMORY.search(row) is None:
         return None
     if _ABOUT.match(row, lacks.end()) is not None:
         return None
-    around = row + "\n" + "\n".join(text[max(0, start - _CHARACTERS) : start].split("\n")[-_ROWS_BEFORE:])
+    above = "\n".join(text[max(0, start - _CHARACTERS) : start].split("\n")[-_ROWS_BEFORE:])
+    below = text[start + len(row) : start + len(row) + _CHARACTERS]
     if _START.fullmatch(row, 0, lacks.start()) is None and _ERROR.search(row) is None:
         return None
-    # The text of the line itself has precedence over the lines above it.
+    # The text of the line itself has precedence over the lines above it, and these over the lines below it.
     sure = ((_SURELY_MACHINE, "machine"), (_CHIP, "chip"), (_DRIVER, "driver"))
     memory = next((name for pattern, name in sure if pattern.search(row) is not None), "") or next(
         (
             name
-            for where in (row, around)
-            for name, pattern in (("card", _CARD), ("machine", _MACHINE))
+            for where in (row, above, below, text[max(0, start - _FAR_CHARACTERS) : start + _FAR_CHARACTERS])
+            for name, pattern in ((("machine", _SURELY_MACHINE)), ("card", _CARD), ("machine", _MACHINE))
             if pattern.search(where) is not None
         ),
         "",

@@ -538,7 +538,13 @@ SIZES: Final = {
             r"MPS allocated: SIZE",
         ),
         "private_pools_bytes": (r"with SIZE allocated in private pools",),
-        "unallocated_bytes": (r"SIZE is reserved by PyTorch but unallocated", r"SIZE cached"),
+        # Messages are often cut within this part.
+        "unallocated_bytes": (
+            r"SIZE (?:is|are) reserved by PyTorch but un",
+            r"SIZE is res",
+            r"allocated by PyTorch,? and SIZE",
+            r"SIZE cached",
+        ),
         "reserved_bytes": (r"SIZE reserved in total", r"total_allocated_memory \(SIZE"),
         "other_allocations_bytes": (r"other allocations: SIZE",),
         "reserve_bytes": (r"expandable-segment reserve of SIZE",),

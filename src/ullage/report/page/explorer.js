@@ -47,7 +47,7 @@ class Explorer {
     const length = lives.hasTime ? ` in ${timeText(history.time_us[lives.moments - 1])}` : "";
     return (
       `${counted(lives.count, "block")} over ${counted(history.event[lives.moments - 1], "event")}${length}. ` +
-      "Solid: there all the while; pale: only part of the time that a column of the picture stands for."
+      "Each column is a stretch of the run. Solid: a block was allocated during all of it; pale: during a part of it."
     );
   }
 

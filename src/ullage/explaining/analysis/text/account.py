@@ -65,9 +65,9 @@ def account_of(message: Message) -> Account | None:
     if process is not None and process + _ROUNDING_BYTES >= allocated + cached:
         outside = min(rest, max(0, process - allocated - cached))
         others = rest - outside
-        # A few bytes from rounding do not indicate another process.
-        if not listed and others <= _ROUNDING_BYTES:
-            outside, others = rest, 0
+        # A few bytes from rounding do not indicate another process, or more than the listed ones.
+        if 0 < others - listed <= _ROUNDING_BYTES and others < CONTEXT_BYTES // 2:
+            outside, others = rest - listed, listed
         unnamed = 0
     else:
         outside, others = 0, min(rest, listed)

@@ -6,17 +6,26 @@ The arithmetic of an action uses the figures of the message.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.situation import FailurePhase, Situation, Work
+from ullage.explaining.analysis.text.domain import Domain
+from ullage.explaining.analysis.text.phase import FailurePhase, Work
+from ullage.explaining.analysis.text.situation import Situation
 from ullage.explaining.analysis.text.verdict import estimate
+from ullage.recorded.message.traceback import TextFrame
 
-_SMALLER_INPUT: Final = "a smaller input (image, sequence, batch)"
+_SMALLER_INPUT: Final = "a smaller batch, image or sequence"
 _SMALLER_WEIGHTS: Final = "smaller weights (bfloat16, quantized or offloaded)"
 _LARGE_ONE_IN: Final = 10  # a request of a tenth of the GPU's memory or more is large
+_TINY_CACHE: Final = 0.01
+_SMALL_REQUEST: Final = 0.05
+_MOSTLY: Final = 0.7
+"""Parts of a GPU's memory: a cache, a request and live tensors as they are while weights are loaded."""
+_LEAST_SHARE_PERCENT: Final = 1.0
+"""The smallest saving that an action states. A smaller one suggests that almost nothing has to change."""
 _UNSPECIFIC: Final = (FailurePhase.UNKNOWN, FailurePhase.FORWARD, FailurePhase.EVALUATION)
 _LARGE_PART: Final = 0.5
 """A share of the missing memory. A request of at least this share is reported as the cause."""
@@ -33,6 +42,8 @@ class Shortage:
     """
     allocated_bytes: int
     total_bytes: int | None
+    cached_bytes: int | None = None
+    """The bytes that PyTorch's allocator cached; None if the message does not state them."""
     reason: str = ""
     """The reason for the actions if the message has no figures."""
 
@@ -56,6 +67,20 @@ class Shortage:
         return f"{min(99, -(-percent // 1)):.0f} %"
 
     @property
+    def has_no_temporary(self) -> bool:
+        """Whether hardly any memory was cached and the request was small, so that nothing had been released before.
+
+        That is so while weights are loaded or optimizer states are created. A forward pass leaves a cache.
+        """
+        if self.total_bytes is None or self.cached_bytes is None:
+            return False
+        return (
+            self.cached_bytes < _TINY_CACHE * self.total_bytes
+            and self.requested_bytes < _SMALL_REQUEST * self.total_bytes
+            and self.allocated_bytes > _MOSTLY * self.total_bytes
+        )
+
+    @property
     def arithmetic(self) -> str:
         """The part of a sentence that says how much memory is missing, allocated and requested."""
         if self.reason:
@@ -63,6 +88,8 @@ class Shortage:
         if self.missing_bytes <= 0:
             held = text_of_bytes(self.allocated_bytes)
             return f"full to within the rounding of the message, {held} allocated"
+        if self.cached_bytes is None and self.total_bytes is not None:
+            return f"at most {text_of_bytes(self.missing_bytes)} are missing; the message does not state the cache"
         return (
             f"{text_of_bytes(self.missing_bytes)} are missing of {text_of_bytes(self.allocated_bytes)} allocated + "
             f"{text_of_bytes(self.requested_bytes)} requested"
@@ -124,9 +151,20 @@ _TENSORS: Final = (
         action="process fewer images at a time, or use a convolution that does not unfold its input",
     ),
     _Tensor(
+        statement=re.compile(r"replay_?(?:buffer|memory)", re.IGNORECASE),
+        name="the replay buffer",
+        action="use a smaller replay buffer, or keep it in host memory (device='cpu')",
+    ),
+    _Tensor(
         statement=re.compile(r"\bone_hot\("),
         name="a one-hot tensor",
         action="use class indices instead, or an embedding",
+    ),
+    _Tensor(
+        statement=re.compile(r"\btorch\.(zeros|empty|ones|full|rand|randn)\("),
+        is_in_user_code=True,
+        name="the tensor that this line creates",
+        action="make this tensor smaller (its shape or data type), or create it on the CPU",
     ),
     _Tensor(
         statement=re.compile(
@@ -151,15 +189,18 @@ def tensor_of(situation: Situation) -> tuple[str, str] | None:
     """Return the name of the tensor that the failing statement creates, and how to make it smaller; None if unknown."""
     for frame in situation.frames[:6]:
         for tensor in _TENSORS:
-            if (
-                frame.statement
-                and tensor.statement.search(frame.statement)
-                and not (tensor.is_in_user_code and frame.is_library)
+            if (tensor.statement.search(frame.statement or "") or _names(tensor, frame)) and not (
+                tensor.is_in_user_code and frame.is_library
             ):
                 return tensor.name, tensor.action
         if not frame.is_library:
             break  # the callers of the user's innermost line do not create the tensor
     return None
+
+
+def _names(tensor: _Tensor, frame: TextFrame) -> bool:
+    """Return whether a frame's file is named after the tensor, as replay_buffer.py is."""
+    return tensor.name == "the replay buffer" and tensor.statement.search(frame.file) is not None
 
 
 def one_tensor(situation: Situation) -> Remedy:
@@ -182,6 +223,7 @@ _LOADING: Final = {
     "comfy": "start ComfyUI with --lowvram, or use a quantized (GGUF, fp8) version of the model",
     "vllm": "a smaller or quantized model, or more GPUs (--tensor-parallel-size)",
     "sglang": "a smaller or quantized model, or more GPUs (--tp-size)",
+    "exllama": "fewer bits per weight, a shorter max_seq_len, a quantized cache, or several GPUs (gpu_split)",
     "": (
         "load the weights in 4 or 8 bits (quantization) or in bfloat16 (dtype=torch.bfloat16), or with CPU offload "
         "(device_map='auto')"
@@ -205,12 +247,13 @@ _INFERENCE: Final = {
     "diffusers": (
         "pipe.enable_model_cpu_offload(), pipe.vae.enable_tiling(), a smaller image or fewer frames, or quantization"
     ),
+    "comfy": _OF_COMFYUI,
     "": f"{_SMALLER_INPUT}, or {_SMALLER_WEIGHTS}",
 }
 _DECODING: Final = {
     "diffusers": "pipe.vae.enable_tiling() and pipe.vae.enable_slicing()",
     "comfy": "the node 'VAE Decode (Tiled)', with a smaller tile size",
-    "": "decode in tiles or fewer frames at a time, in bfloat16 or float16",
+    "": "encode or decode in tiles, or fewer images or frames at a time, in bfloat16 or float16",
 }
 
 
@@ -232,7 +275,7 @@ def generic_actions(situation: Situation, why: str) -> Iterator[Remedy]:
 
 def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
     """Yield what may help when the GPU is full, the most useful action first."""
-    share = f"use at least {shortage.share} less memory" if shortage.requested_bytes else "use less memory"
+    share = f"use at least {shortage.share} less memory" if _is_worth_stating(shortage) else "use less memory"
     tensor = tensor_of(situation)
     is_one_request = shortage.requested_bytes >= _LARGE_PART * max(shortage.missing_bytes, 1) and (
         shortage.total_bytes is None or shortage.requested_bytes * 50 >= shortage.total_bytes
@@ -252,14 +295,32 @@ def actions_for(situation: Situation, shortage: Shortage) -> Iterator[Remedy]:
             "FlashAttention), or tiling",
             f"one tensor of {text_of_bytes(shortage.requested_bytes)} is needed at once; {shortage.arithmetic}",
         )
-    if situation.has_gradients is False:
-        yield from _without_gradients(situation, shortage, share)
-    else:
-        yield from _with_gradients(situation, shortage, share)
+    follow = _without_gradients if situation.has_gradients is False else _with_gradients
+    for remedy in follow(situation, shortage, share):
+        yield _without_batch(remedy) if situation.has_batch_of_one else remedy
 
 
+def _without_batch(remedy: Remedy) -> Remedy:
+    """Return advice without a smaller batch, for a program whose batch is one item already."""
+    action = remedy.action or ""
+    for words, rest in _BATCHES.items():
+        action = action.replace(words, rest)
+    return replace(remedy, action=action or None)
+
+
+_BATCHES: Final = {
+    "a smaller batch (with gradient accumulation), ": "",
+    "per_device_train_batch_size=1 with gradient_accumulation_steps, ": "",
+    "a smaller batch, ": "a smaller ",
+    "a smaller batch or input": "a smaller input",
+    " or a smaller batch;": ";",
+}
+"""Parts of advice about the batch, and what remains of them if the batch is one item."""
 _LESS_WEIGHTS: Final = (
-    ("in 4 or 8 bits (quantization)", r"load_in_[48]bit|quantization_config|BitsAndBytes|int[48]|fp8|gguf|awq|gptq"),
+    (
+        "in 4 or 8 bits (quantization)",
+        r"load_in_[48]bit|quantization_config|BitsAndBytes|int[48]|fp8|gguf|awq|gptq|exl[23]|exllama",
+    ),
     ("in bfloat16 (dtype=torch.bfloat16)", r"bfloat16|float16|\.half\(|bf16|fp16|load_in_[48]bit"),
     ("with CPU offload (device_map='auto')", r"device_map ?= ?.(?:auto|balanced|sequential)|offload"),
 )
@@ -277,7 +338,15 @@ def _loading(situation: Situation) -> str:
 
 
 def _shows(situation: Situation, pattern: str) -> bool:
-    return any(re.search(pattern, frame.statement or "", re.IGNORECASE) is not None for frame in situation.frames[:12])
+    texts = (f"{frame.file} {frame.statement or ''}" for frame in situation.frames[:12])
+    return any(re.search(pattern, text, re.IGNORECASE) is not None for text in texts)
+
+
+def _is_worth_stating(shortage: Shortage) -> bool:
+    """Return whether the missing share is worth stating. After a small request, further ones probably fail too."""
+    total = shortage.total_bytes
+    is_small = total is not None and shortage.requested_bytes < _SMALL_REQUEST * total
+    return shortage.requested_bytes > 0 and (shortage.share_percent >= _LEAST_SHARE_PERCENT or not is_small)
 
 
 def _is_large(shortage: Shortage) -> bool:
@@ -302,14 +371,20 @@ def _without_gradients(situation: Situation, shortage: Shortage, share: str) -> 
                 "release the model that is already on the GPU first, end other programs, or use several GPUs",
                 "the weights need more than the memory that is left",
             )
+        case FailurePhase.GENERATION | FailurePhase.EVALUATION if situation.domain is not None:
+            yield from _of_domain(situation.domain, share)
         case FailurePhase.GENERATION:
             yield estimate(
                 f"{share}: {_of_library(_GENERATION, situation)}",
                 f"{shortage.arithmetic}; without gradients, activation checkpointing saves nothing",
             )
             yield estimate("load the weights in 8 or 4 bits", "in generation, most memory is weights and KV cache")
+        case FailurePhase.DECODING if situation.domain is not None and not situation.domain.has_images:
+            yield from _of_domain(situation.domain, share)
         case FailurePhase.DECODING:
             yield estimate(f"{share}: {_of_library(_DECODING, situation)}", shortage.arithmetic)
+        case FailurePhase.EVALUATION if _of_library(_INFERENCE, situation) != _INFERENCE[""]:
+            yield estimate(f"{share}: {_of_library(_INFERENCE, situation)}", shortage.arithmetic)
         case FailurePhase.EVALUATION:
             yield estimate(
                 f"{share}: a smaller batch or input, in bfloat16, under torch.inference_mode()",
@@ -355,15 +430,37 @@ def _with_gradients(situation: Situation, shortage: Shortage, share: str) -> Ite
             yield from _of_the_work(situation, shortage, share)
 
 
+def _of_weights(situation: Situation, shortage: Shortage) -> Remedy:
+    """Return the advice for a GPU that weights or optimizer states probably fill."""
+    cached = text_of_bytes(shortage.cached_bytes or 0)
+    why = f"only {cached} were cached, so weights or training state probably fill the GPU, as while a model is loaded"
+    if situation.work is Work.TRAINING:
+        return estimate("train with less state: LoRA, 4-bit weights (QLoRA), an 8-bit optimizer, FSDP or ZeRO", why)
+    return estimate(
+        "if it failed while weights were loaded: 4 or 8 bits, bfloat16 or CPU offload; otherwise a smaller batch, "
+        "image or sequence",
+        why,
+    )
+
+
+def _of_domain(domain: Domain, share: str) -> Iterator[Remedy]:
+    yield estimate(f"{share}: {domain.advice}", domain.reason)
+
+
 def _of_the_work(situation: Situation, shortage: Shortage, share: str) -> Iterator[Remedy]:
     """Yield the advice for a forward or backward pass, or for an unknown phase: training, inference, or unknown."""
     fills = estimate(
         f"if weights fill most of the GPU: {_SMALLER_WEIGHTS}",
         "the message does not show how much of the memory is weights",
     )
-    if "comfy" in situation.libraries:
+    is_comfy = "comfy" in situation.libraries
+    if is_comfy and (situation.domain is None or situation.domain.has_images):
         yield estimate(f"{share}: {_OF_COMFYUI}", shortage.arithmetic)
         return
+    if situation.domain is not None:
+        yield from _of_domain(situation.domain, share)
+    elif situation.phase is FailurePhase.UNKNOWN and shortage.has_no_temporary:
+        yield _of_weights(situation, shortage)
     match situation.work:
         case Work.TRAINING:
             settings = next((text for name, text in _TRAINING.items() if name in situation.libraries), _TRAINING[""])
@@ -378,6 +475,6 @@ def _of_the_work(situation: Situation, shortage: Shortage, share: str) -> Iterat
             yield fills
         case _:
             yield estimate(
-                f"{share}: {_SMALLER_INPUT}, {_SMALLER_WEIGHTS}, or in training activation checkpointing",
+                f"{share}: {_SMALLER_INPUT}, {_SMALLER_WEIGHTS}; in training, activation checkpointing",
                 shortage.arithmetic,
             )

@@ -4,6 +4,7 @@ A message has sums but no addresses. It can show that enough memory was free, bu
 remedy is an estimate with its arithmetic; with a snapshot, `ullage.explaining.analysis.explain` can prove remedies.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
@@ -13,15 +14,18 @@ from ullage.base.units import GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.explain import Explanation
 from ullage.explaining.analysis.text.account import Account, account_of
-from ullage.explaining.analysis.text.allocator_oom import judge_allocator, judge_preempted
+from ullage.explaining.analysis.text.allocator.judge import judge_allocator
+from ullage.explaining.analysis.text.allocator.limit import judge_preempted
 from ullage.explaining.analysis.text.fact import Fact, facts_of
 from ullage.explaining.analysis.text.messages import Messages
 from ullage.explaining.analysis.text.other_errors import judge_other
 from ullage.explaining.analysis.text.printed import (
     JUST_FIGURES,
     evidence_of,
+    is_of_pytorch,
     judge_printed,
     with_growth,
+    with_growth_in_words,
     with_printed,
 )
 from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
@@ -34,6 +38,14 @@ from ullage.recorded.message.printed_memory import PrintedMemory
 from ullage.recorded.message.server_log import ServerMemory
 from ullage.recorded.message.wording import MessageKind
 
+_HARMLESS: Final = re.compile(
+    r"\b(?:do not|don['\u2019]t|no need to) (?:worry|panic)\b"
+    r"|\b(?:memory|oom|alloc\w*)\b[^\n]{0,80}\b"
+    r"(?:can (?:safely )?be (?:safely )?ignored|safe to ignore|harmless|not an error)\b",
+    re.IGNORECASE,
+)
+"""Pattern for a line in which a program says that its own error message does not matter."""
+_MOST_QUOTED: Final = 120
 _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
 # A number of bytes that exceeds the memory of any machine.
 _MOST_BYTES: Final = 1 << 50
@@ -96,8 +108,8 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
     """
     together = Messages.of(messages)
     found = together.deciding
-    if found is None and together.mention is None and (together.printed or together.growth is not None):
-        return explain_printed(together.printed, together.growth, source=source)
+    if found is None and _is_told_by_figures(together):
+        return explain_printed(together.printed, together.growth, together.mention, source=source)
     if found is None:
         raise UsageError(_refusal(source or "the text", together.mention))
     context = tuple(dict.fromkeys((*found.context, *together.programs)))
@@ -105,7 +117,8 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
     is_possible = judge_impossible(found.message, found.server) is None
     account = account_of(found.message) if is_possible else None
     verdict = with_printed(_verdict(found, account), found, together.printed, situation_of(found))
-    verdict = with_growth(verdict, together.growth)
+    verdict = with_growth(with_growth_in_words(verdict, found), together.growth)
+    verdict = _caught(verdict, found) or verdict
     ranks = _ranks(together)
     return TextExplanation(
         source=source,
@@ -127,16 +140,21 @@ def explain_messages(messages: Iterable[Found], *, source: str = "") -> TextExpl
 
 
 def explain_printed(
-    printed: Sequence[PrintedMemory], growth: PrintedGrowth | None = None, *, source: str = ""
+    printed: Sequence[PrintedMemory],
+    growth: PrintedGrowth | None = None,
+    mention: Mention | None = None,
+    *,
+    source: str = "",
 ) -> TextExplanation:
     """Explain memory figures that a program printed without an error message.
 
     Args:
         printed: the figures in the order of the text; at least one if `growth` is None.
         growth: figures that grow from line to line.
+        mention: a line that mentions an out-of-memory error in unknown words.
         source: the name of the file.
     """
-    verdict = with_growth(judge_printed(printed) if printed else JUST_FIGURES, growth)
+    verdict = with_growth(judge_printed(printed, mention) if printed else JUST_FIGURES, growth)
     return TextExplanation(
         source=source,
         cause=verdict.cause,
@@ -150,6 +168,28 @@ def explain_printed(
         account=None,
         facts=facts_of(None, None, None, printed, growth, verdict.likely or verdict.cause),
     )
+
+
+def _caught(verdict: TextVerdict, found: FoundMessage) -> TextVerdict | None:
+    """Return the verdict on an error that the program caught and calls harmless. Otherwise, None."""
+    rows = (found.message.text, *found.after, *found.nearby)
+    said = next((row.strip() for row in rows if _HARMLESS.search(row) is not None), None)
+    if said is None:
+        return None
+    return TextVerdict(
+        cause=Cause.DID_NOT_FAIL,
+        sentence=f"The program caught this error and calls it harmless: {quoted(said[:_MOST_QUOTED])}.",
+        notes=(f"if the program stops later, the error at that place counts; about this one: {verdict.sentence}",),
+    )
+
+
+def _is_told_by_figures(together: Messages) -> bool:
+    """Return whether figures explain a text without a known error message."""
+    if together.growth is not None:
+        return True
+    if together.mention is None:
+        return bool(together.printed)
+    return not together.mention.advice and any(is_of_pytorch(printed) for printed in together.printed)
 
 
 def _refusal(source: str, mention: Mention | None) -> str:
@@ -204,6 +244,8 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
     message = found.message
     if (impossible := judge_impossible(message, found.server)) is not None:
         return impossible
+    if message.wording == "tensorrt_tactic" and "engine not built" in found.context:
+        message = replace(message, wording="tensorrt_no_way")
     if (of_program := judge_program(message, found.server)) is not None:
         return of_program
     return within_a_program(_of_pytorch(message, account, found), found)

@@ -13,7 +13,8 @@ from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.account import Account
 from ullage.explaining.analysis.text.actions import tensor_of
-from ullage.explaining.analysis.text.situation import FailurePhase, Situation
+from ullage.explaining.analysis.text.phase import FailurePhase
+from ullage.explaining.analysis.text.situation import Situation
 from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
 from ullage.recorded.message.printed_growth import PrintedGrowth

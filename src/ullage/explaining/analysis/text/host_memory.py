@@ -6,7 +6,8 @@ from typing import Final
 from ullage.base.units import BOGUS_BYTES, GIB, KIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.remedy import Remedy
-from ullage.explaining.analysis.text.situation import FailurePhase, situation_of
+from ullage.explaining.analysis.text.phase import FailurePhase
+from ullage.explaining.analysis.text.situation import situation_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
 from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
@@ -33,6 +34,11 @@ _LOAD_WITH_LESS: Final = estimate(
     "at a time",
     "a checkpoint that is read into host memory first needs its full size there, in each process",
 )
+_LOAD_IN_A_SERVER: Final = estimate(
+    "a smaller or quantized model, less memory for offloading and swap (--cpu-offload-gb, --swap-space), or fewer GPUs "
+    "per machine",
+    "each worker of the server reads its part of the checkpoint into host memory",
+)
 _FEWER_PROCESSES: Final = estimate(
     "fewer processes for the data set (num_proc, dataset_num_proc)", "each process has its own copy of the data"
 )
@@ -41,7 +47,8 @@ _MORE_RAM: Final = estimate(
     "the memory of the container, or of WSL, may be less than the memory of the machine",
 )
 _LESS_DATA: Final = estimate(
-    "use less host memory: read data in parts, smaller caches and buffers, fewer processes or workers",
+    "use less host memory: read data in parts, fewer processes or workers, a smaller or quantized model, less CPU "
+    "offload",
     "the message does not show what held the memory",
 )
 _EVICTED: Final = TextVerdict(
@@ -56,6 +63,8 @@ _EVICTED: Final = TextVerdict(
         ),
     ),
 )
+_LARGE_PROCESS_BYTES: Final = 128 * GIB
+"""The host memory of one process from which the process itself is the reason, not the number of processes."""
 _WORKER_EXITED: Final = TextVerdict(
     cause=Cause.CANNOT_TELL,
     sentence=(
@@ -182,9 +191,13 @@ def judge_killed(found: FoundMessage) -> TextVerdict:
                 "dmesg -T | grep -i kill shows whether the system did it; schedulers and users send the same signal",
             ),
         )
-    less = by_phase or estimate(
-        "use less host memory: fewer DataLoader workers, and checkpoints that are loaded by one process at a time",
-        "each worker, and each process that loads a checkpoint, has its own copy",
+    less = (
+        _by_victim(victim)
+        or by_phase
+        or estimate(
+            "use less host memory: fewer DataLoader workers, and checkpoints that are loaded by one process at a time",
+            "each worker, and each process that loads a checkpoint, has its own copy",
+        )
     )
     if message.wording in _LIMITED:
         where, how = _LIMITED[message.wording]
@@ -207,6 +220,17 @@ def judge_killed(found: FoundMessage) -> TextVerdict:
     )
 
 
+def _by_victim(victim: re.Match[str] | None) -> Remedy | None:
+    """Return the advice for a single process that held a large amount of host memory, or None."""
+    held_bytes = int(victim["kib"]) * KIB if victim is not None else 0
+    if held_bytes < _LARGE_PROCESS_BYTES:
+        return None
+    return estimate(
+        "make that process hold less: read its data in parts or memory-mapped, and keep only what one step needs",
+        f"it held {text_of_bytes(held_bytes)} alone, so fewer processes do not help",
+    )
+
+
 def _limit_of(found: FoundMessage) -> str:
     said = found.message.said
     if "limit_kib" in said:
@@ -218,8 +242,9 @@ def _by_size(message: Message) -> Remedy | None:
     """Return the advice for a single large request of host memory, or None."""
     if (message.requested_bytes or 0) < _LARGE_ARRAY_BYTES:
         return None
+    is_smallest = re.search(r"\bu?int8\b|\bbool\b", message.text) is not None
     return estimate(
-        "compute or load it in parts, in a smaller data type, and check its shape",
+        f"compute or load it in parts{'' if is_smallest else ', in a smaller data type'}, and check its shape",
         f"{text_of_bytes(message.requested_bytes or 0)} were requested at once",
     )
 
@@ -228,7 +253,7 @@ def _by_phase(found: FoundMessage) -> Remedy | None:
     """Return the advice that follows from what the program was doing when host memory ran out, or None."""
     phase = situation_of(found).phase
     if phase is FailurePhase.LOADING or "weights" in found.context:
-        return _LOAD_WITH_LESS
+        return _LOAD_IN_A_SERVER if {"vLLM", "SGLang"} & set(found.context) else _LOAD_WITH_LESS
     if "data set processes" in found.context:
         return _FEWER_PROCESSES
     if "data loader" in found.context or "DataLoader" in found.message.text:

@@ -7,6 +7,7 @@ from typing import Final
 
 from ullage.base.units import GIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
+from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.text.host_memory import judge_host, judge_killed
 from ullage.explaining.analysis.text.vendor import Vendor, vendor_of
 from ullage.explaining.analysis.text.verdict import LEAVE_ROOM, TextVerdict, estimate
@@ -355,13 +356,21 @@ def _library(message: Message) -> TextVerdict:
         "torch.cuda.mem_get_info() before that line"
     )
     notes = () if message.is_certain else (doubt,)
-    remedies = (estimate("a smaller batch or model", "leaves GPU memory free for libraries"), LEAVE_ROOM)
+    remedies: tuple[Remedy, ...] = (
+        estimate("a smaller batch or model", "leaves GPU memory free for libraries"),
+        LEAVE_ROOM,
+    )
     if message.backend == "NCCL":
         shared = estimate(
             "NCCL_CUMEM_HOST_ENABLE=0, or another version of NCCL",
             "in WSL and in some containers NCCL cannot allocate shared host memory through the driver",
         )
-        remedies = (LEAVE_ROOM, shared)
+        less = estimate(
+            "use less memory in PyTorch: a smaller micro batch, activation checkpointing, or more sharding (FSDP, "
+            "ZeRO-3, tensor or pipeline parallelism)",
+            "NCCL's buffers need several hundred MiB next to PyTorch's memory, more with more process groups",
+        )
+        remedies = (less, LEAVE_ROOM, shared)
     return TextVerdict(cause=Cause.DISGUISED, sentence=sentence, remedies=remedies, notes=notes)
 
 

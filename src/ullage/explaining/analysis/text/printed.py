@@ -9,12 +9,17 @@ from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.actions import generic_actions
 from ullage.explaining.analysis.text.situation import Situation
 from ullage.explaining.analysis.text.verdict import TextVerdict, estimate
-from ullage.recorded.message.log import FoundMessage
+from ullage.recorded.message.log import FoundMessage, Mention
 from ullage.recorded.message.printed_growth import PrintedGrowth
 from ullage.recorded.message.printed_memory import MemoryPrinter, PrintedMemory
 from ullage.recorded.message.wording import MessageKind
 
-_OF_PYTORCH: Final = (MemoryPrinter.MEMORY_SUMMARY, MemoryPrinter.MEMORY_STATS, MemoryPrinter.TIMELINE)
+_OF_PYTORCH: Final = (
+    MemoryPrinter.MEMORY_SUMMARY,
+    MemoryPrinter.MEMORY_STATS,
+    MemoryPrinter.TIMELINE,
+    MemoryPrinter.LINE,
+)
 _MOST_CATEGORIES: Final = 4
 _FRAGMENTED_SHARE: Final = 0.1  # of the reserved memory: the least unusable part that counts as fragmentation
 _FULL_SHARE: Final = 0.9  # of the GPU's memory: PyTorch's peak from which the GPU counts as full
@@ -27,16 +32,24 @@ _RECORD: Final = (
 )
 
 
-def judge_printed(printed: Sequence[PrintedMemory]) -> TextVerdict:
+def judge_printed(printed: Sequence[PrintedMemory], mention: Mention | None = None) -> TextVerdict:
     """Return the verdict on a text that has memory figures but no error message.
 
     Args:
         printed: the figures in the order of the text; at least one.
+        mention: a line that mentions an out-of-memory error in unknown words.
     """
     chosen = _chosen(printed)
     if chosen.printer not in _OF_PYTORCH:
         return _of_the_gpu(chosen)
-    return _failed(chosen) if chosen.failures else _not_failed(chosen)
+    if mention is not None:
+        return _failed(chosen, f"The text mentions an out-of-memory error (line {mention.row}).")
+    return _failed(chosen, _counted(chosen)) if chosen.failures else _not_failed(chosen)
+
+
+def is_of_pytorch(printed: PrintedMemory) -> bool:
+    """Return whether figures are those of PyTorch's allocator, not of a GPU vendor's tool."""
+    return printed.printer in _OF_PYTORCH
 
 
 def _chosen(printed: Sequence[PrintedMemory]) -> PrintedMemory:
@@ -50,13 +63,16 @@ def _chosen(printed: Sequence[PrintedMemory]) -> PrintedMemory:
     return max(printed, key=lambda each: (each.used_bytes or 0) / (each.total_bytes or 1 << 60))
 
 
-def _failed(printed: PrintedMemory) -> TextVerdict:
+def _counted(printed: PrintedMemory) -> str:
     number = printed.failures or 0
     times = "1 out-of-memory error" if number == 1 else f"{number:,} out-of-memory errors"
     retries = f" and {printed.retries:,} retries after releasing the cache" if printed.retries else ""
+    return f"PyTorch counted {times}{retries} on {_name(printed)}."
+
+
+def _failed(printed: PrintedMemory, counted: str) -> TextVerdict:
     reserved, allocated = printed.reserved_bytes, printed.allocated_bytes
     unusable = _unusable_bytes(printed)
-    counted = f"PyTorch counted {times}{retries} on {_name(printed)}."
     if reserved and unusable is not None and unusable >= _FRAGMENTED_SHARE * reserved:
         is_stated = printed.split_bytes is not None
         where = "but in segments that also hold tensors" if is_stated else "probably in segments that also hold tensors"
@@ -65,8 +81,8 @@ def _failed(printed: PrintedMemory) -> TextVerdict:
             cause=Cause.FRAGMENTED if is_stated else Cause.CANNOT_TELL,
             likely=Cause.FRAGMENTED,
             sentence=(
-                f"{counted} {text_of_bytes(unusable)} of the {text_of_bytes(reserved)} that it had reserved ({share}) "
-                f"were free, {where}: the free memory was fragmented."
+                f"{counted} {text_of_bytes(unusable)} of the {text_of_bytes(reserved)} that PyTorch had reserved "
+                f"({share}) were free, {where}: the free memory was fragmented."
             ),
             remedies=(
                 estimate(
@@ -105,18 +121,41 @@ def _not_failed(printed: PrintedMemory) -> TextVerdict:
     unusable = _unusable_bytes(printed)
     notes = [_RECORD]
     if printed.reserved_bytes and unusable is not None and unusable >= _FRAGMENTED_SHARE * printed.reserved_bytes:
+        where = "free in segments that also hold tensors" if printed.split_bytes is not None else "not used by tensors"
+        condition = "" if printed.split_bytes is not None else "if it is fragmented, "
         notes.insert(
             0,
-            f"{text_of_bytes(unusable)} of the reserved memory are free in segments that also hold tensors; "
-            "expandable_segments:True makes most of this memory usable",
+            f"{text_of_bytes(unusable)} of the reserved memory are {where}; "
+            f"{condition}expandable_segments:True makes most of this memory usable",
         )
     counted = (
         "PyTorch has counted no out-of-memory error" if printed.failures == 0 else "The text has no out-of-memory error"
     )
+    if (full := _full_of_cache(printed, counted)) is not None:
+        return full
     return TextVerdict(
         cause=Cause.DID_NOT_FAIL,
         sentence=f"{counted}. On {_name(printed)}, {', '.join(parts)}.",
         notes=tuple(notes),
+    )
+
+
+def _full_of_cache(printed: PrintedMemory, counted: str) -> TextVerdict | None:
+    """Return the verdict on a GPU that PyTorch's reserved memory fills although tensors use less. Otherwise, None."""
+    total, reserved, unusable = printed.total_bytes, printed.reserved_bytes, _unusable_bytes(printed)
+    if not total or not reserved or unusable is None or printed.failures is not None:
+        return None
+    if reserved < _FULL_SHARE * total or unusable < _FRAGMENTED_SHARE * reserved:
+        return None
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        likely=Cause.FRAGMENTED,
+        sentence=(
+            f"{counted}, but the GPU is full: PyTorch has reserved {text_of_bytes(reserved)} of "
+            f"{text_of_bytes(total)}, and tensors do not use {text_of_bytes(unusable)} of it."
+        ),
+        remedies=(estimate("expandable_segments:True", f"makes most of the {text_of_bytes(unusable)} usable"),),
+        notes=(_RECORD,),
     )
 
 
@@ -178,7 +217,30 @@ JUST_FIGURES: Final = TextVerdict(
     cause=Cause.DID_NOT_FAIL, sentence="The text has memory figures, but no out-of-memory error.", notes=(_RECORD,)
 )
 """The verdict on a text that has figures in no form that ullage reads in full."""
+_FIND_A_LEAK: Final = (
+    "find what keeps tensors from step to step: losses or outputs collected without .item() or .detach(), caches, or "
+    "state kept after saving a checkpoint or evaluating"
+)
 _GROWS_WITH: Final = (Cause.TRULY_FULL, Cause.FRAGMENTED, Cause.CANNOT_TELL, Cause.DID_NOT_FAIL)
+
+
+def with_growth_in_words(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
+    """Return the verdict on an error in a text that says that memory keeps growing, which suggests a memory leak."""
+    message = found.message
+    is_one_request = message.total_bytes is not None and (message.requested_bytes or 0) * 2 >= message.total_bytes
+    if "growth in words" not in found.context or is_one_request or verdict.cause not in _GROWS_WITH:
+        return verdict
+    if verdict.likely in (Cause.HOST_MEMORY, Cause.UNIFIED_MEMORY, Cause.BOGUS_SIZE):
+        return verdict
+    return replace(
+        verdict,
+        likely=Cause.LEAK,
+        sentence=f"{verdict.sentence} The text says that memory keeps growing.",
+        remedies=(
+            estimate(_FIND_A_LEAK, "memory that grows in a loop fills any GPU; a smaller batch only delays the error"),
+            *verdict.remedies,
+        ),
+    )
 
 
 def with_growth(verdict: TextVerdict, growth: PrintedGrowth | None) -> TextVerdict:
@@ -199,8 +261,7 @@ def with_growth(verdict: TextVerdict, growth: PrintedGrowth | None) -> TextVerdi
         ),
         remedies=(
             estimate(
-                "find what keeps tensors from step to step: losses or outputs collected without .item() or .detach(), "
-                "caches, or state kept after saving a checkpoint or evaluating",
+                _FIND_A_LEAK,
                 f"{text_of_bytes(growth.last_bytes - growth.first_bytes)} more than at the beginning; a leak needs "
                 "this, a smaller batch only delays the error",
             ),

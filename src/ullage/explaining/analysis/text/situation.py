@@ -7,43 +7,12 @@ a smaller batch does not help, and without gradients activation checkpointing sa
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
 
-from ullage.recorded.message.log import FoundMessage
+from ullage.explaining.analysis.text.domain import Domain, domain_of
+from ullage.explaining.analysis.text.phase import FailurePhase, Work, phase_of_rows
+from ullage.recorded.message.log import LOADING, FoundMessage
 from ullage.recorded.message.traceback import TextFrame
-
-
-class FailurePhase(StrEnum):
-    """The part of a program that ran out of memory."""
-
-    LOADING = "loading"
-    """Weights are read or moved to the GPU."""
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    """The optimizer's step, whose first call creates its states."""
-    EVALUATION = "evaluation"
-    """A forward pass without gradients."""
-    GENERATION = "generation"
-    """Token generation with a language model, whose KV cache grows."""
-    DECODING = "decoding"
-    """The decoder of an image or video autoencoder (VAE)."""
-    PREPARING = "preparing"
-    """A model is wrapped for training on several GPUs, or its optimizer is partitioned."""
-    GATHERING = "gathering"
-    """A state dict or sharded parameters are collected, for example to save a checkpoint."""
-    COMPILING = "compiling"
-    """torch.compile or Triton tries kernels."""
-    UNKNOWN = "unknown"
-
-
-class Work(StrEnum):
-    """Whether a program trains a model or uses it."""
-
-    TRAINING = "training"
-    INFERENCE = "inference"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +27,10 @@ class Situation:
     libraries: tuple[str, ...]
     """Names of the Python packages in the traceback, the innermost first, without torch."""
     work: Work = Work.UNKNOWN
+    has_batch_of_one: bool = False
+    """Whether the text says that a batch is one item."""
+    domain: Domain | None = None
+    """The field of the program, if the traceback or the lines next to the message show it."""
 
     @property
     def has_gradients(self) -> bool | None:
@@ -108,7 +81,6 @@ _LOADS: Final = _words(
     r"\bsafe_open\(",
     r"\b[\w.]*(model|pipe|net|llm|vae|unet|dit|transformer|encoder|decoder|module|backbone|policy|agent)\w*"
     r"(\[\w+\])?\.(to|cuda|half)\(",
-    r"\b[Ll]oading (checkpoint|model|weights|pipeline|safetensors|shards|state)",
     r"\b(create_weights|dispatch_model|set_module_tensor_to_device|prepare_model)\(",
 )
 _LOADING_FUNCTION: Final = _words(
@@ -130,6 +102,7 @@ _PREPARES: Final = _words(
 )
 _OPTIMIZERS: Final = _words(r"torch[\\/]optim[\\/]", r"bitsandbytes[\\/]optim[\\/]", r"deepspeed[\\/].*optim")
 _EVALUATES: Final = _words(
+    r"\b(self\.)?pipe(line)?\(",
     r"\b(no_grad|inference_mode)\b",
     r"\b(evaluate|evaluation_loop|prediction_step|validation_step|validate|predict|predict_step|test_step)\(",
     r"\bcompute_metrics\(",
@@ -154,6 +127,11 @@ _SIGNS: Final = (
     _PhaseSign(phase=FailurePhase.LOADING, file=_words(r"(?<!data)(?<!data_)[Ll]oader\w*\.py$")),
     _PhaseSign(
         phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
+    ),
+    _PhaseSign(
+        phase=FailurePhase.LOADING,
+        file=_words(r"nn[\\/]modules[\\/]module\.py$", r"modeling_utils\.py$", r"pipeline_utils\.py$"),
+        function=_words(r"^(to|cuda|_apply)$"),
     ),
     _PhaseSign(
         phase=FailurePhase.LOADING,
@@ -185,10 +163,16 @@ _SIGNS: Final = (
     _PhaseSign(
         phase=FailurePhase.DECODING,
         statement=_words(
-            r"\bvae\w*(\.\w+)?\.(decode|encode|tiled_decode)\w*\(", r"\bdecode_(latents|first_stage|image)\w*\("
+            r"\bvae\w*(\.\w+)?\.(decode|encode|tiled_decode)\w*\(",
+            r"\b(decode|encode|cache)_(latents?|first_stage|images?|videos?)\w*\(",
         ),
     ),
-    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]vae\.py$", r"[\\/]vae[\\/]")),
+    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]\w*vae\w*(\.py$|[\\/])")),
+    _PhaseSign(
+        phase=FailurePhase.DECODING,
+        function=_words(r"cache_\w*latents", r"encode_\w*latents", r"^vae_(en|de)code"),
+    ),
+    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"(video|image|visual)_?tokenizer")),
     _PhaseSign(
         phase=FailurePhase.GENERATION,
         statement=_words(r"\.generate\(", r"\b_sample\(", r"\b_beam_search\(", r"\.chat\("),
@@ -198,13 +182,18 @@ _SIGNS: Final = (
     _PhaseSign(phase=FailurePhase.EVALUATION, around=_words(r"\bno_grad\(", r"\binference_mode\(")),
     _PhaseSign(phase=FailurePhase.EVALUATION, function=_EVALUATING_FUNCTION),
     _PhaseSign(
-        phase=FailurePhase.EVALUATION, file=_words(r"[\\/](diffusers[\\/]pipelines|comfy|ldm_patched|ComfyUI)[\\/]")
+        # ComfyUI's execution.py runs all nodes, also those that load a model.
+        phase=FailurePhase.EVALUATION,
+        file=_words(r"[\\/](diffusers[\\/]pipelines|comfy|ldm_patched|ComfyUI)[\\/](?!execution\.py|main\.py)"),
     ),
     _PhaseSign(
         phase=FailurePhase.FORWARD,
+        file=_words(r"^(?!.*torch[\\/]distributed[\\/])"),
         function=_words(r"^(forward|_call_impl|__call__|_wrapped_call_impl|training_step|compute_loss)$"),
     ),
 )
+_BATCH_OF_ONE: Final = re.compile(r"batch(?:[_ -]?size)?['\"]?\s?[=: ]\s?1(?![\d.])", re.IGNORECASE)
+_ENCODES: Final = re.compile(r"vae|autoencoder|latent|encode|decode", re.IGNORECASE)
 _PROGRAMS: Final = {"ComfyUI": "comfy", "vLLM": "vllm", "SGLang": "sglang"}
 _INFERS: Final = re.compile(
     r"infer|generat|pipeline|predict|sampl|decod|transcri|synthes|demo|gradio|webui|comfy|server|serve\b|chat|encode_|"
@@ -220,13 +209,43 @@ def situation_of(found: FoundMessage) -> Situation:
     """Return what the program of an error message was doing.
 
     Without a traceback, the lines above the message are read as statements, because people often paste only a part.
+    If they show nothing, they and the lines below the message are read as the lines of a log.
     """
     frames = found.frames or tuple(
         TextFrame(file="", line=0, statement=row) for row in reversed(found.nearby) if row.strip()
     )
     situation = situation_of_frames(frames)
+    if LOADING in found.context and situation.phase in (FailurePhase.UNKNOWN, FailurePhase.FORWARD):
+        situation = replace(situation, phase=FailurePhase.LOADING)
+    if situation.phase is FailurePhase.UNKNOWN:
+        shown = phase_of_rows((*reversed(found.nearby), *found.after))
+        if shown is not None:
+            row = TextFrame(file="", line=0, statement=shown[1].strip())
+            situation = replace(situation, phase=shown[0], shown_by=row)
     programs = tuple(name for sign, name in _PROGRAMS.items() if sign in found.context)
-    return replace(situation, libraries=(*situation.libraries, *programs), work=_work_of(situation, found))
+    work = _work_of(situation, found)
+    words = "\n".join((*(f"{frame.file} {frame.statement or ''}" for frame in frames), *found.nearby, *found.after))
+    situation = replace(
+        situation, libraries=(*situation.libraries, *programs), work=work, domain=domain_of(words, work)
+    )
+    situation = replace(situation, has_batch_of_one=_BATCH_OF_ONE.search(words) is not None)
+    return _of_convolutions(situation)
+
+
+def _of_convolutions(situation: Situation) -> Situation:
+    """Return the situation with the phase that a convolution over three dimensions shows, if nothing else does.
+
+    Outside of training, it belongs to the autoencoder of a video model, or to the network for a volume.
+    """
+    if situation.phase not in (FailurePhase.UNKNOWN, FailurePhase.FORWARD):
+        return situation
+    is_encoder = any(_ENCODES.search(f"{frame.file} {frame.function or ''}") for frame in situation.frames)
+    if situation.work is Work.TRAINING and not is_encoder:
+        return situation
+    shown_by = next((frame for frame in situation.frames[:3] if "conv3d(" in (frame.statement or "")), None)
+    if shown_by is None:
+        return situation
+    return replace(situation, phase=FailurePhase.DECODING, shown_by=shown_by, work=Work.INFERENCE)
 
 
 def _work_of(situation: Situation, found: FoundMessage) -> Work:

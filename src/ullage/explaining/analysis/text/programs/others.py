@@ -94,6 +94,20 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
     )
 
 
+_OCCUPIED: Final = TextVerdict(
+    cause=Cause.CANNOT_TELL,
+    likely=Cause.OTHER_PROCESS,
+    sentence="The text says that other processes use the GPU. It has no figures.",
+    remedies=(
+        estimate(
+            "list the GPU's processes with nvidia-smi, and end them, or use another GPU (CUDA_VISIBLE_DEVICES)",
+            "an earlier run that did not end, a server or another user holds the GPU",
+        ),
+    ),
+)
+"""The verdict on a line that says, without figures, that other processes use the GPU."""
+
+
 def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Explain an out-of-memory message that belongs to no known program."""
     asked = f" ({text_of_bytes(message.requested_bytes)} requested)" if message.requested_bytes else ""
@@ -126,6 +140,8 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
                 remedies=(SMALLER,),
                 notes=(_TAKEN,),
             )
+        case "others":
+            return _OCCUPIED
         case "card":
             whose = "GPU memory ran out"
         case _:
@@ -147,9 +163,22 @@ def unknown_words(message: Message, server: ServerMemory | None) -> TextVerdict:
 
 def check(message: Message, server: ServerMemory | None) -> TextVerdict:
     """Explain the message of a program that compared the memory it needs with the memory it has, and refused to run."""
+    if message.said.get("memory") == "tokens":
+        return _too_few_tokens(message)
     needed, has = text_of_bytes(message.requested_bytes or 0), text_of_bytes(message.free_bytes or 0)
     is_host = message.said.get("memory") == "machine"
     what = "host memory (or memory that CPU and GPU share)" if is_host else "memory"
+    smaller = estimate(
+        "a smaller or quantized model, a shorter context, a smaller batch or image, or offloading",
+        f"{needed} needed, {has} available",
+    )
+    setting = message.said.get("limit")
+    override = estimate(
+        f"raise {setting or 'the limit of the program'} to at least {needed}, or override the check, if the machine "
+        "has the memory",
+        "such estimates do not know the libraries and settings of the machine; with unified memory, also drop the page "
+        "cache and end other programs",
+    )
     return TextVerdict(
         cause=Cause.CANNOT_TELL,
         likely=Cause.LIMIT,
@@ -157,15 +186,29 @@ def check(message: Message, server: ServerMemory | None) -> TextVerdict:
             f"The program itself refused to continue: by its own estimate it needs {needed} of {what}, and it may use "
             f"{has}. No request has failed."
         ),
+        remedies=(smaller, override) if setting is None else (override, smaller),
+    )
+
+
+def _too_few_tokens(message: Message) -> TextVerdict:
+    figures, why = "", "the KV cache grows with tokens and requests"
+    if "needed" in message.said:
+        needed, has = int(message.said["needed"]), int(message.said["has"])
+        figures = f": it needs {needed:,} tokens or blocks, and its cache or limit has {has:,}"
+        why = f"{needed:,} needed, {has:,} available"
+    return TextVerdict(
+        cause=Cause.CANNOT_TELL,
+        likely=Cause.LIMIT,
+        sentence=(
+            f"The program's KV cache is too small, and the program refused to continue{figures}. No request for memory "
+            "has failed."
+        ),
         remedies=(
+            estimate("a shorter context, prompt or output, or fewer requests at once", why),
             estimate(
-                "a smaller or quantized model, a shorter context, a smaller batch or image, or offloading",
-                f"{needed} needed, {has} available",
-            ),
-            estimate(
-                "raise the limit of the program, or override its check, if the estimate is wrong",
-                "such estimates do not know the libraries and settings of the machine; with unified memory, also drop "
-                "the page cache and end other programs",
+                "a larger cache: a higher share of GPU memory for it, a quantized KV cache, smaller weights, or more "
+                "GPUs",
+                "the cache gets the memory that the weights leave",
             ),
         ),
     )

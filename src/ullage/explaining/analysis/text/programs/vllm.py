@@ -279,6 +279,13 @@ def profiling(message: Message, server: ServerMemory | None) -> TextVerdict:
     )
 
 
+_SMALLER_LARGEST_BATCH: Final = estimate(
+    "a lower max_num_batched_tokens, max_num_seqs or limit_mm_per_prompt (images), quantized weights, or more GPUs "
+    "(tensor_parallel_size)",
+    "vLLM runs its largest batch before it allocates the KV cache: a lower gpu_memory_utilization frees nothing then",
+)
+
+
 def in_vllm(
     verdict: TextVerdict, message: Message, context: tuple[str, ...], server: ServerMemory | None
 ) -> TextVerdict:
@@ -299,6 +306,13 @@ def in_vllm(
         lower = estimate(
             f"gpu_memory_utilization={fitting:.2f} or lower",
             f"{share:g} - {text_of_bytes(missing)} / {text_of_bytes(total)}, rounded down; later requests need more",
+        )
+    is_measuring = "profile run" in context and "CUDA graphs" not in context
+    if is_measuring and (server is None or server.kv_cache_bytes is None):
+        return replace(
+            verdict,
+            remedies=(_SMALLER_LARGEST_BATCH,),
+            notes=("the error occurred within vLLM, before it allocated the KV cache", *verdict.notes),
         )
     remedies: list[Remedy] = [lower]
     where = ""

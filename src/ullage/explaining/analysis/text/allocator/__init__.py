@@ -1,0 +1,1 @@
+"""Explains PyTorch's own out-of-memory errors, one cause per module."""
