@@ -79,7 +79,7 @@ def judge_intel_limit(requested: int) -> TextVerdict:
         cause=Cause.LIMIT,
         sentence=(
             "A limit of Intel's driver refused the request; the GPU's memory size is not the cause: "
-            f"{text_of_bytes(requested)} were requested at once, and a single allocation may have at most 4 GiB."
+            f"{text_of_bytes(requested)} were requested at once, and a single allocation must be smaller than 4 GiB."
         ),
         remedies=(
             estimate("UR_L0_USE_RELAXED_ALLOCATION_LIMITS=1, set before the program starts", "removes that limit"),

@@ -128,8 +128,11 @@ def tensorrt_no_way(message: Message, server: ServerMemory | None) -> TextVerdic
             "free."
         ),
         remedies=(
-            estimate("a smaller workspace (MemoryPoolType.WORKSPACE)", "excludes algorithms that need more"),
             estimate("build while nothing else uses the GPU", "the builder needs more memory than the engine"),
+            estimate("a smaller profile (batch or image), or float16", "each algorithm needs less memory then"),
+            estimate(
+                "a larger workspace limit (MemoryPoolType.WORKSPACE), if one is set", "a low limit excludes algorithms"
+            ),
         ),
         notes=(SEE_NVIDIA_SMI,),
     )
