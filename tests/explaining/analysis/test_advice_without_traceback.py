@@ -217,3 +217,27 @@ def test_a_gpu_that_reserved_memory_fills_is_probably_fragmented() -> None:
     stated = explain_text("Memory allocated: 60.1 GB\nMemory reserved: 79.0 GB\nGPU total: 80 GB")
     assert stated.likely is Cause.FRAGMENTED
     assert "18.90 GiB" in stated.sentence
+
+
+def test_a_message_without_its_beginning_or_in_lower_case_is_read() -> None:
+    whole = explain_text(oom())
+    start = oom().index("Tried to allocate")
+    assert explain_text(oom()[start:]).evidence == whole.evidence
+    assert explain_text(oom().lower()).evidence == whole.evidence
+
+
+def test_the_limit_of_an_intel_buffer_is_in_two_lines() -> None:
+    explained = explain_text(
+        "[GPU] Exceeded max size of memory object allocation: requested 28666553344 bytes,\nbut max alloc size "
+        "supported by device is 4294959104 bytes."
+    )
+    assert explained.likely is Cause.LIMIT
+    assert "26.70 GiB" in explained.sentence
+
+
+def test_an_impossible_request_of_another_program_is_one() -> None:
+    explained = explain_text(
+        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size "
+        "140450031544320"
+    )
+    assert explained.cause is Cause.BOGUS_SIZE

@@ -31,8 +31,6 @@ JUDGED = {
 }
 REFUSED = {
     "Blender's scene": "Error: System is out of GPU and shared host memory",
-    "OpenVINO": "[GPU] Exceeded max size of memory object allocation: requested 28666553344 bytes,\nbut max alloc size "
-    "supported by device is 4294959104 bytes.",
     "OpenCL": "boost::compute::opencl_error\n  what():  Memory Object Allocation Failure",
 }
 

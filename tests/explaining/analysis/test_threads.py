@@ -1,4 +1,4 @@
-"""What ullage says about public threads of 2025 and 2026, as whole texts and in five disguises.
+"""What ullage says about public threads of 2024 to 2026, as whole texts and in five disguises.
 
 The share of right answers is a rule of its own: `python -m tests.explaining.analysis.threads` prints it.
 """

@@ -1,4 +1,4 @@
-"""Public threads of 2025 and 2026 in which memory ran out, and how often `ullage explain` names their cause.
+"""Public threads of 2024 to 2026 in which memory ran out, and how often `ullage explain` names their cause.
 
     python -m tests.explaining.analysis.threads            the shares of both halves
     python -m tests.explaining.analysis.threads --wrong    also the texts of the first half that are wrong
@@ -8,12 +8,13 @@ Each line of `data/threads_rules.jsonl` and `data/threads_measure.jsonl` is one 
 written down before ullage read the text, by readers who did not know its rules. `cause` is what an expert concludes
 from the text; `accept` lists causes that are right too; `advice_any` are patterns of useful advice.
 
-The texts of one repository are all in the same half. Rules may be written from the first half (432 texts). The second
+The texts of one repository are all in the same half. Rules may be written from the first half (481 texts). The second
 half (141 texts) only measures: it was collected after most rules had been written, from repositories that the first
 half does not have, and nobody who writes rules reads it. Reviewers judged the answers to it. Their reasons, without the
-texts, led to general rules, so the shares of texts that no reviewer has seen yet are lower. The first half once had a
-measuring half itself (204 texts, 84 % of the causes right), from which rules were then learned. Error messages and log
-lines are as programs printed them; all sentences of the files are ours.
+texts, led to general rules, so the shares of texts that no reviewer has seen yet are lower: on 49 texts that were
+collected last, 92 % of the causes were right and 90 % of the first advice useful at first sight. These 49 texts are in
+the first half now, as are the 204 texts of an earlier measuring half (84 % right at first sight). Error messages and
+log lines are as programs printed them; all sentences of the files are ours.
 """
 
 import json

@@ -4,6 +4,7 @@ A launcher mixes the lines of several processes and puts names and times before 
 message of several lines can be read only if both are undone.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,9 @@ LONGEST_TEXT: Final = 1 << 18
 _NARROWEST, _WIDEST = 40, 400  # the fewest and the most columns of a terminal
 _FEWEST_CUT: Final = 2  # rows of the full width that show that a terminal has cut lines
 _MOST_OWNERS: Final = 64
+_ASKED: Final = re.compile(r"tried to allocate \d[\d.]* ?[kmg]ib(?:\.| \((?:gpu|npu))", re.ASCII | re.IGNORECASE)
+"""Pattern for the part of PyTorch's message with the request."""
+_WORDS: Final = ("CUDA out of memory", "Tried to allocate", "GPU", "PyTorch")
 _FRAMED: Final = ("|", "+", "│", "┃", "╭", "╰", "─", "=", "-", "┌", "└", "#")
 
 
@@ -35,6 +39,8 @@ def readings_of(text: str) -> Iterator[tuple[Reading, ...]]:
     The text itself is not among them.
     """
     rows = [(number, row.rstrip("\r")) for number, row in enumerate(text.split("\n"), 1)]
+    if _ASKED.search(text) is not None and "CUDA out of memory" not in text and "HIP out of memory" not in text:
+        yield (_reading(None, [(number, _restored(row)) for number, row in rows]),)
     joined = _joined(rows)
     if joined is not None:
         yield (_reading(None, joined),)
@@ -42,6 +48,19 @@ def readings_of(text: str) -> Iterator[tuple[Reading, ...]]:
         if lines is not None and (streams := _streams(lines)) is not None:
             yield tuple(_reading(owner, each) for owner, each in streams.items())
             yield tuple(_reading(owner, _joined(each) or each) for owner, each in streams.items())
+
+
+def _restored(row: str) -> str:
+    """Return a line with the words of PyTorch's message in their usual case, and with its first words.
+
+    People retype messages in lower case, and copy them without their beginning.
+    """
+    for words in _WORDS:
+        row = re.sub(rf"(?<![\w.]){re.escape(words)}(?!\w)", words, row, flags=re.IGNORECASE)
+    row = re.sub(r"(?<=\d )([kmg])ib\b", lambda unit: f"{unit[1].upper()}iB", row, flags=re.IGNORECASE)
+    return (
+        row if "out of memory" in row else row.replace("Tried to allocate", "CUDA out of memory. Tried to allocate", 1)
+    )
 
 
 def _reading(owner: str | None, rows: list[tuple[int, str]]) -> Reading:

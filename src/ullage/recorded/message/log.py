@@ -47,6 +47,7 @@ _SIGNS: Final = {
         "worker_base.py:",
     ),
     "SGLang": ("/sglang/", "sglang.launch_server", "Capture cuda graph failed", "mem_fraction_static"),
+    "stable-diffusion.cpp": ("stable-diffusion.cpp", "ggml_extend.hpp", "sd-cli", "vae: failed to allocate"),
     "text-generation-inference": ("text_generation_server",),
     "ComfyUI": (
         *("ComfyUI/", "ComfyUI\\", "ComfyUI Error", "comfy/", "comfy\\", "loaded partially", "loaded completely"),
@@ -167,6 +168,7 @@ def context_of(text: str, floor: int, start: int, end: int) -> tuple[str, ...]:
     row = text.find("\n", end, end + _ROW_CHARACTERS)
     last = row if row >= 0 else end + _ROW_CHARACTERS
     until = {
+        "stable-diffusion.cpp": end + _CALL_CHARACTERS,
         "first CUDA call": end + _CALL_CHARACTERS,
         "weights": end + _TRACEBACK_CHARACTERS,
         "growth in words": end + _CALL_CHARACTERS,

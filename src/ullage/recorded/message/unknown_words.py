@@ -156,13 +156,15 @@ _REFUSES: Final = re.compile(
 )
 _NO_REFUSAL: Final = re.compile(r"\bINFO\b|\bDEBUG\b|\bI\d{4} |kill|is enough|more than enough|sufficient for")
 _ROWS_BEFORE: Final = 4
+_ROWS_OF_A_CHECK: Final = 2  # below the first line of a message
+_ENDS_OPEN: Final = re.compile(r"(?:,|\d|bytes)\s*\Z")
 _FAR_CHARACTERS: Final = 1500
 _CHARACTERS: Final = 400
 
 
 COMPARISONS: Final = (
     *(
-        "exceed",
+        "xceed",
         "but only",
         "is below",
         "nsufficient",
@@ -203,7 +205,10 @@ def refused_by_a_check(text: str, at: int) -> Message | None:
         text: the text.
         at: a position in the line where one of `COMPARISONS` begins.
     """
-    _, row = _row_at(text, at)
+    start, row = _row_at(text, at)
+    if _sizes(row) is None and _ENDS_OPEN.search(row) is not None:  # the second figure is in one of the next lines
+        rest = text[start + len(row) + 1 : start + len(row) + _CHARACTERS].split("\n")
+        row = " ".join((row, *rest[:_ROWS_OF_A_CHECK]))
     if _MEMORY.search(row) is None or _REFUSES.search(row) is None or _ADVICE.search(row[:20]):
         return None
     if _NO_REFUSAL.search(row) is not None:
@@ -243,7 +248,7 @@ def _sizes(row: str) -> tuple[int, int] | None:
         needed, has = bytes_of(found["first"]), bytes_of(found["second"])
         if pattern is _COMPARED and found["relation"].lower() == "below":  # a capacity is below what is required
             needed, has = has, needed
-        if 0 < has < needed < 1 << 46:
+        if 0 < has < needed < 1 << 63:
             return needed, has
     return None
 

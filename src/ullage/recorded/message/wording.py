@@ -217,6 +217,7 @@ TABLE: Final = (
         ),
     ),
     words(MessageKind.DRIVER, "cuda_error", "cudaMalloc", _CALL, backend="CUDA"),
+    words(MessageKind.DRIVER, "cuda_error", "Cuda error: 2[cudaMalloc", backend="CUDA"),  # nvdiffrast
     words(MessageKind.DRIVER, "cuda_error", "cuMem", _CALL, backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "Out of memory in cu", r"\w{3,40}\(", backend="CUDA"),
     words(MessageKind.DRIVER, "cuda_error", "CUDA error at ", _AT, backend="CUDA"),

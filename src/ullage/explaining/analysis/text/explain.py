@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final
 
 from ullage.base.errors import UsageError, quoted
-from ullage.base.units import GIB, text_of_bytes
+from ullage.base.units import GIB, TIB, text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.explain import Explanation
 from ullage.explaining.analysis.text.account import Account, account_of
@@ -29,6 +29,7 @@ from ullage.explaining.analysis.text.printed import (
     with_printed,
 )
 from ullage.explaining.analysis.text.programs.judge import judge_program, libraries_bytes, within_a_program
+from ullage.explaining.analysis.text.programs.others import of_stable_diffusion
 from ullage.explaining.analysis.text.situation import situation_of
 from ullage.explaining.analysis.text.verdict import TextVerdict, headline_of
 from ullage.recorded.message.log import Found, FoundMessage, Mention, pieces_of, scan
@@ -45,6 +46,8 @@ _HARMLESS: Final = re.compile(
     re.IGNORECASE,
 )
 """Pattern for a line in which a program says that its own error message does not matter."""
+_MOST_REQUESTED_BYTES: Final = 16 * TIB
+"""A single request of another program from which its size is an error."""
 _MOST_QUOTED: Final = 120
 _RANKS_SHOWN: Final = 3  # the number of ranks that are listed
 # A number of bytes that exceeds the memory of any machine.
@@ -246,8 +249,12 @@ def _verdict(found: FoundMessage, account: Account | None) -> TextVerdict:
         return impossible
     if message.wording == "tensorrt_tactic" and "engine not built" in found.context:
         message = replace(message, wording="tensorrt_no_way")
+    if message.kind is MessageKind.PROGRAM and (message.requested_bytes or 0) >= _MOST_REQUESTED_BYTES:
+        verdict = judge_other(replace(found, message=replace(message, kind=MessageKind.BOGUS_SIZE)))
+        asked_by = (f"the request came from {message.backend}",) if message.backend else ()
+        return replace(verdict, notes=(*asked_by, *verdict.notes))
     if (of_program := judge_program(message, found.server)) is not None:
-        return of_program
+        return of_stable_diffusion(of_program) if "stable-diffusion.cpp" in found.context else of_program
     return within_a_program(_of_pytorch(message, account, found), found)
 
 

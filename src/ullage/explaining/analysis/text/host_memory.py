@@ -243,8 +243,9 @@ def _by_size(message: Message) -> Remedy | None:
     if (message.requested_bytes or 0) < _LARGE_ARRAY_BYTES:
         return None
     is_smallest = re.search(r"\bu?int8\b|\bbool\b", message.text) is not None
+    narrower = "" if is_smallest else ", in a smaller data type"
     return estimate(
-        f"compute or load it in parts{'' if is_smallest else ', in a smaller data type'}, and check its shape",
+        f"compute or load it in parts (fewer rows, frames or pixels at once){narrower}, and check its shape",
         f"{text_of_bytes(message.requested_bytes or 0)} were requested at once",
     )
 

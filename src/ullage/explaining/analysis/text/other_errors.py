@@ -229,8 +229,8 @@ def _bogus(message: Message) -> TextVerdict:
         sentence=f"The requested size is impossible: {asked}. Check the code that computes it.",
         remedies=(
             estimate(
-                "check the shapes and inputs of the failing line (NaN, empty or negative lengths), and rebuild native "
-                "extensions for this GPU and torch version",
+                "check the shapes and inputs of the failing line (NaN, empty or negative lengths), and install "
+                "versions of the libraries and native extensions that fit each other and this GPU",
                 "more GPU memory does not help",
             ),
         ),

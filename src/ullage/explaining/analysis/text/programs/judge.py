@@ -61,13 +61,18 @@ _OF_THE_CARD: Final = (MessageKind.ALLOCATOR, MessageKind.DRIVER, MessageKind.LI
 _INSTEAD: Final = {
     "TensorFlow": others.TENSORFLOW_GROWTH,
     "CTranslate2": estimate(
-        "compute_type='int8' or 'int8_float16', a smaller batch_size or beam_size, or a smaller model",
+        "end other programs on the GPU (nvidia-smi lists them), compute_type='int8', a smaller batch_size or "
+        "beam_size, or a smaller model",
         "weights take one byte instead of two or four; activations grow with batch and beams",
     ),
     "onnxruntime": libraries.ONNXRUNTIME_LIMIT,
     "CuPy": libraries.CUPY_FREE,
     "another framework": others.SMALLER,
 }
+_FREE_FOR_LIBRARIES: Final = estimate(
+    "free GPU memory before: end other programs (nvidia-smi lists them), or a smaller batch or model",
+    "the library needs memory of its own when it starts",
+)
 # The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server.
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
 
@@ -105,5 +110,6 @@ def within_a_program(verdict: TextVerdict, found: FoundMessage) -> TextVerdict:
             notes = tuple(note for note in verdict.notes if "torch" not in note)
             sentence = verdict.sentence.replace("PyTorch's allocator", f"{program}'s allocator")
             notes = (f"the error occurred within {program}", *notes)
-            return replace(verdict, sentence=sentence, remedies=(remedy,), notes=notes)
+            others = (_FREE_FOR_LIBRARIES,) if found.message.kind is MessageKind.LIBRARY else ()
+            return replace(verdict, sentence=sentence, remedies=(*others, remedy), notes=notes)
     return verdict

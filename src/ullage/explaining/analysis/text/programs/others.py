@@ -1,5 +1,6 @@
 """Explains memory errors of JAX, TensorFlow and llama.cpp, and messages of unknown form."""
 
+from dataclasses import replace
 from typing import Final
 
 from ullage.base.units import text_of_bytes
@@ -25,6 +26,9 @@ _SETTINGS: Final = {
 _WITH_A_POOL: Final = ("JAX", "TensorFlow")
 SMALLER: Final = estimate(
     "a smaller batch, input, context or model", "reduces the memory needed at once, in any program"
+)
+_SMALLER_TENSOR: Final = estimate(
+    "a smaller batch or input, or the input in tiles", "the message names the shape of the tensor that did not fit"
 )
 _OF_THE_MACHINE: Final = "a limit of the container or the batch system counts as host memory"
 _TAKEN: Final = "memory held by PyTorch or another program is not free for this program: list processes with nvidia-smi"
@@ -66,6 +70,8 @@ def another_program(message: Message, server: ServerMemory | None) -> TextVerdic
             notes=(_OF_THE_MACHINE,),
         )
     remedies = (_SETTINGS[program], SMALLER)
+    if message.text.startswith("OOM when allocating tensor"):  # one tensor of a model, not the start of the program
+        remedies = (_SMALLER_TENSOR, _SETTINGS[program])
     if message.kind is MessageKind.WARNING:
         return TextVerdict(
             cause=Cause.CANNOT_TELL,
@@ -187,6 +193,18 @@ def check(message: Message, server: ServerMemory | None) -> TextVerdict:
             f"{has}. No request has failed."
         ),
         remedies=(smaller, override) if setting is None else (override, smaller),
+    )
+
+
+def of_stable_diffusion(verdict: TextVerdict) -> TextVerdict:
+    """Return a verdict on an error of llama.cpp's library with the settings of stable-diffusion.cpp."""
+    tiles = estimate(
+        "--vae-tiling, a smaller image, or --vae-on-cpu",
+        "the decoder of the VAE needs one large buffer, and drivers limit the size of a buffer",
+    )
+    weights = estimate("a more quantized model, or --offload-to-cpu", "if the weights were being loaded")
+    return replace(
+        verdict, sentence=verdict.sentence.replace("llama.cpp", "stable-diffusion.cpp"), remedies=(tiles, weights)
     )
 
 
