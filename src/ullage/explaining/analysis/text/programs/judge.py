@@ -71,7 +71,7 @@ _INSTEAD: Final = {
 }
 _FREE_FOR_LIBRARIES: Final = estimate(
     "free GPU memory before: end other programs (nvidia-smi lists them), or a smaller batch or model",
-    "the library needs memory of its own when it starts",
+    "the library allocates GPU memory itself when it starts",
 )
 # The most memory in bytes that CUDA graphs, NCCL and kernel libraries normally hold in a model server.
 _SERVER_LIBRARIES_BYTES: Final = 4 * GIB
