@@ -162,7 +162,7 @@ def test_a_gradient_that_one_backward_adds_to_several_times_is_whole(fault: int,
     for times in (0, fault):
         torch.manual_seed(0)
         model = nn.Linear(4, 4).double()
-        guard = _guard(model)
+        guard = _guard(model, splittable=True)  # the error is raised by a hook on a gradient
         between, calls = _Once(0), [0]
 
         def block(batch: Any, model: Any = model) -> Any:
@@ -333,7 +333,7 @@ def test_the_warning_names_the_line_that_called_the_guard() -> None:
 
     def warned(*, is_known: bool) -> list[str]:
         model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-        guard = _guard(model)
+        guard = _guard(model, splittable=True)  # the error is raised by a hook on a gradient
         batch = torch.randn(8, 4)
         if is_known:
             guard._ladder.plans.succeeded(form_of(batch).shape, BatchPlan(parts=2))

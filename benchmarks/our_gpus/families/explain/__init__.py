@@ -54,8 +54,8 @@ SITUATIONS = {
     ),
     "full": Situation(cause="truly_full", cause_of_text="truly_full", filled_by="tensor"),
     "fragmented": Situation(cause="fragmented", cause_of_text="fragmented", filled_by="tensor"),
-    "leak": Situation(cause="leak", cause_of_text="other_process", filled_by="driver"),
-    "accumulation": Situation(cause="accumulation", cause_of_text="other_process", filled_by="driver"),
+    "leak": Situation(cause="leak", cause_of_text="disguised", filled_by="driver"),
+    "accumulation": Situation(cause="accumulation", cause_of_text="disguised", filled_by="driver"),
 }
 """Where the driver's memory fills the GPU, the text says that this process holds most of it outside of PyTorch. With
 expandable segments a limit and addresses that ran out look alike in a snapshot; the verdict names both."""

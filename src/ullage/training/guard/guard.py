@@ -64,13 +64,16 @@ class Guard:
         scheduler: a learning-rate scheduler, or a list of them. The guard steps them after each optimizer step.
         batch_dim: the dimension of the batch's tensors that counts items.
         reduction: "mean" if the loss is a mean over items, "sum" if it is a sum.
-        weight: a function that returns how many terms the loss of a batch averages over, such as the number of tokens
-            that are not padding. It is needed if the loss is a mean over anything but items. It is called with the
-            batch and with its parts, and only if a batch is split.
+        weight: a function that returns how many terms the loss of a batch averages over, such as the number of pixels
+            in a mask. It is needed if the loss is a mean over anything but items or the targets of a cross entropy,
+            and with `splittable=True` for these too. It is called with the batch and with its parts, and only if a
+            batch is split.
         splittable: True if the loss of each item is independent of the other items, False if it is not (in-batch
-            negatives). By default each step that has to split tests this with forward passes without gradients. If the
-            tensors of a batch differ in size along `batch_dim`, the batch is split only if this is True. Then only
-            tensors with the size of the first tensor are cut.
+            negatives). By default each step that has to split tests this in float64 (on a GPU in float32), and finds
+            the weights of the parts. If this is True, the loss has to be a mean over items, or the mean that `weight`
+            counts, or a sum (`reduction`). If the tensors of a batch differ in size along `batch_dim`, the batch is
+            split only if this is True. Then only tensors with the size of the first tensor are cut, and lists with one
+            element for each item.
         batchnorm: "freeze" to normalise with the running statistics in every step, whether or not the batch is split;
             "allow" to let a split batch change the statistics without a warning.
         clip_grad_norm: the maximum norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.

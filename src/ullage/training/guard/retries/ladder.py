@@ -22,8 +22,9 @@ from ullage.training.guard.retries.forecast import Forecast
 from ullage.training.guard.retries.memory_savers import MemorySavers
 from ullage.training.guard.retries.plan import PLAIN, BatchPlan, Plans, Rung
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.splitting.additivity import Trials
-from ullage.training.guard.splitting.batch import BatchPart, Cutter, Done, all_of, is_plain, why_whole
+from ullage.training.guard.splitting.additivity import DIFFERS, Trials
+from ullage.training.guard.splitting.batch import BatchPart, Cutter, Done, all_of, is_plain, unclear_list, why_whole
+from ullage.training.guard.splitting.hooks import hooked_parameter
 from ullage.training.guard.splitting.norm import BatchNorms
 from ullage.training.guard.state.copies import versions_of
 from ullage.training.guard.state.objects.contents import refuse_consumables
@@ -138,7 +139,14 @@ class Climb:
     def _may_cut_into(self, size: int) -> bool:
         if not self._may_cut():
             return False
-        if self._on.is_splittable is None:
+        is_vouched = self._on.is_splittable is True
+        hooked = hooked_parameter(self._on.rewind.modules, is_vouched=is_vouched)
+        if hooked is not None:
+            self._why_whole = f"{hooked} has a hook on its gradient, which would act on each part of the batch"
+        elif is_vouched:
+            self._why_whole = unclear_list(self._batch, self._on.cutter.dim)
+            self._on.cutter.weigh_by_items()
+        else:
             with self._undoing():
                 self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size)
         return self._why_whole is None
@@ -331,9 +339,11 @@ class Climb:
                 "already changed these gradients, so the guard set them to None."
             )
         if self._why_whole is not None:
-            advice = (
-                "" if self._on.is_splittable else "; pass splittable=True if its items are independent nevertheless"
-            )
+            advice = ""
+            if DIFFERS in self._why_whole:
+                advice = "; if it is such a mean, pass weight= with a function that returns the number of its terms"
+            elif not self._on.is_splittable:
+                advice = "; pass splittable=True if its items are independent nevertheless"
             failure.add_note(f"The batch was not split: {self._why_whole}{advice}.")
         elif self._on.is_splittable is False and self.form.items != 1:
             failure.add_note("The batch was not split: splittable=False.")

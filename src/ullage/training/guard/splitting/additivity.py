@@ -1,12 +1,13 @@
 """Tests whether the loss of a batch is the weighted sum of the losses of its parts. Only then may it be split.
 
-Forward is run without gradients on the batch and on its parts. Once for each shape, the gradients of a few parameters
-are compared as well, because equal losses may have different gradients.
+The batch and its parts are computed in float64 (on a GPU in float32), without autocast, so that rounding hides nothing:
+the losses before each split, and the gradients of all parameters for each new shape, for each change of the operators
+that compute the loss, and again from time to time.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,33 +17,47 @@ from ullage.gpu.emulator.emulate import CARD_VARIABLE
 from ullage.training.guard.memory.oom import read_oom
 from ullage.training.guard.memory.room import Room
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape
+from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape, Weighting
+from ullage.training.guard.splitting.hooks import HookNotes
 from ullage.training.guard.splitting.norm import BatchNorms
+from ullage.training.guard.splitting.precise import Precise, exact_products
 from ullage.training.guard.splitting.settled import Settled
+from ullage.training.guard.splitting.sketch import sketch_of
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
-# Maps a dtype to the largest relative difference between two losses that rounding can cause. The dtype is the least
-# precise one in the computation.
-_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-_TF32: Final = 1e-3
-# The tolerance for gradients is this many times the tolerance for losses.
-_GRADIENT: Final = 50
+DIFFERS: Final = "differs from the sum over their parts"
+"""The words of the reason that a trial has proven: a batch must not be split even if its items seem independent."""
+_LOSS_TOLERANCES: Final = {torch.float64: 1e-9, torch.float32: 2e-5}
+_GRADIENT_TOLERANCES: Final = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""The largest relative difference that rounding can cause, for the type in which a trial computes."""
+_ROUNDINGS: Final = 3
+"""A gradient is rounded to the type of its parameter. The tolerance is at least this many times its precision."""
+_NEGLIGIBLE: Final = 1e-3
+"""A gradient whose size is this part of the largest gradient's, or less, may be rounding alone."""
 # The absolute loss below which the tolerance for losses does not shrink further. A small loss may be a difference of
 # large numbers, and then has their rounding errors.
 _SMALLEST: Final = 1e-2
-# The maximum number of gradient elements that are compared, over all parameters.
-_ELEMENTS: Final = 1 << 20
+_TRIALS_PER_PROOF: Final = 256
+"""The number of splits after which gradients are compared again."""
+_ELEMENTS: Final = 1 << 28
+"""The number of gradient elements that a trial computes at once."""
+_COUNTS_AGREE: Final = 1e-6
 _NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
     value: torch.Tensor
+    """The loss, or one row of numbers for the gradient of each parameter, in float64."""
     changed: list[str]
     draws_elsewhere: bool
     unsettled: set[str]
-    tolerance: float
+    operators: int
+    dtype: torch.dtype
+    """The type in which the trial computed."""
+    count: float | None
+    """The denominator of the loss, if it is a mean over counted targets."""
 
 
 class _Refused(Exception):
@@ -62,22 +77,37 @@ class Trials:
     norms: BatchNorms
     room: Room
     signals: Signals
-    compared: set[Shape] = field(default_factory=set)
-    """The batch shapes for which gradients were compared."""
+    proven: dict[tuple[Shape, int], tuple[Weighting, int]] = field(default_factory=dict)
+    """Maps a batch shape and the operators of its loss to the proven weighting of the parts, and the trial's number."""
+    trials: int = 0
     has_drawn: bool = False
     """Whether a test run has used random numbers."""
 
     def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
-        """Return the reason why a batch must not be split into parts of `size` items. None if it may be split."""
+        """Return the reason why a batch must not be split into parts of `size` items. None if it may be split.
+
+        If it may be split, the weights of the parts are set in `cutter`.
+        """
         if form.items is None or form.items < 2:
             return "it has a single item"
+        self.trials += 1
         try:
-            self._compare_losses(batch, loss_of, form.items, size)
-            if form.shape not in self.compared:
-                self._compare_gradients(batch, loss_of, form.items, size)
-                self.compared.add(form.shape)
+            fitting, operators = self._compare_losses(batch, loss_of, form.items, size)
+            proof = self.proven.get((form.shape, operators))
+            if proof is None or self.trials - proof[1] >= _TRIALS_PER_PROOF or proof[0] not in fitting:
+                weighting = self._compare_gradients(batch, loss_of, form.items, size, fitting)
+                self.proven[form.shape, operators] = proof = (weighting, self.trials)
         except _Refused as refusal:
             return str(refusal)
+        counts: dict[tuple[int, int | None], float] = {}
+
+        def count_of(part: BatchPart) -> float:
+            key = (part.start, part.items)
+            if key not in counts:
+                counts[key] = self._loss(self.cutter.select(batch, part), loss_of).count or 0.0
+            return counts[key]
+
+        self.cutter.weigh(proof[0], count_of)
         return None
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
@@ -96,14 +126,19 @@ class Trials:
             else None
         )
 
-    def _compare_losses(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
+    def _compare_losses(
+        self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int
+    ) -> tuple[tuple[Weighting, ...], int]:
+        """Return the weightings of the parts with which their losses add up, and a hash of the loss's operators."""
         # if the whole batch does not fit, overlapping windows of the batch are compared
         width = items
         while True:
+            fitting, operators = self.cutter.weightings, 0
             try:
                 for window in _windows(items, width):
-                    self._compare(batch, window, min(size, -(-width // 2)), lambda some: self._loss(some, loss_of), 1)
-                return
+                    run = lambda some: self._loss(some, loss_of)  # noqa: E731
+                    fitting, operators = self._compare(batch, window, min(size, -(-width // 2)), run, fitting)
+                return fitting, operators
             except _DoesNotFit:
                 if width == 2:
                     raise _Refused(
@@ -111,99 +146,172 @@ class Trials:
                     ) from None
                 width = -(-width // 2)
 
-    def _compare_gradients(self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int) -> None:
-        parameters = self._few_parameters()
+    def _compare_gradients(
+        self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int, fitting: tuple[Weighting, ...]
+    ) -> Weighting:
+        parameters = [
+            one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)
+        ]
         width = min(max(size, 2), items)
-        while parameters:
+        while True:
             try:
                 window = BatchPart(items=width)
                 gradient = lambda some: self._gradients(some, loss_of, parameters)  # noqa: E731
-                self._compare(batch, window, -(-width // 2), gradient, _GRADIENT)
-                return
+                return self._compare(batch, window, -(-width // 2), gradient, fitting)[0][0]
             except _DoesNotFit:
                 if width == 2:
-                    return
+                    raise _Refused(
+                        "not even the gradients of two items fit, so it cannot be tested whether they add up"
+                    ) from None
                 width = -(-width // 2)
 
-    def _few_parameters(self) -> list[torch.Tensor]:
-        trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
-        chosen: list[torch.Tensor] = []
-        left = _ELEMENTS
-        for parameter in sorted(trained, key=torch.Tensor.numel):
-            if chosen and parameter.numel() > left:
-                break
-            chosen.append(parameter)
-            left -= parameter.numel()
-        return chosen
-
     def _compare(
-        self, batch: Any, window: BatchPart, size: int, trial_of: Callable[[Any], _TrialRun], looseness: float
-    ) -> None:
+        self,
+        batch: Any,
+        window: BatchPart,
+        size: int,
+        trial_of: Callable[[Any], _TrialRun],
+        fitting: tuple[Weighting, ...],
+    ) -> tuple[tuple[Weighting, ...], int]:
         assert window.items is not None
         whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
             raise _Refused(f"forward changes {_listed(whole.changed)}, and would change it again in each part")
-        share = self.cutter.share_of(batch, window)
-        pieces = self.cutter.cut(batch, window, size)
-        total, sizes, tolerance = torch.zeros_like(whole.value), whole.value.abs() * abs(share), whole.tolerance
-        for piece in pieces:
-            if piece.share == 0:
-                continue
-            one = trial_of(self.cutter.select(batch, piece))
-            total = total + one.value * (piece.share or 0.0)
-            sizes = sizes.maximum(one.value.abs() * abs(piece.share or 0.0))
-            tolerance = max(tolerance, one.tolerance)
+        pieces = self.cutter.pieces_of(window, size)
+        runs = [trial_of(self.cutter.select(batch, piece)) for piece in pieces]
         if whole.value.device.type == "cuda" and CARD_VARIABLE in os.environ:
-            return  # an emulated GPU computes no values
-        gap = torch.linalg.vector_norm(whole.value * share - total)
-        size_of_all = torch.linalg.vector_norm(sizes)
-        within = tolerance * looseness * (size_of_all + (_SMALLEST if whole.value.dim() == 0 else 0.0))
-        if bool(gap <= within) or (not whole.value.isfinite().all() and not total.isfinite().all()):
-            return
+            return fitting[:1], whole.operators  # an emulated GPU computes no values
+        adding_up = tuple(
+            weighting
+            for weighting in fitting
+            if (shares := self._shares(weighting, batch, window, pieces, whole, runs)) is not None
+            and self._add_up(whole, runs, shares)
+        )
+        if adding_up:
+            return adding_up, whole.operators
         what = "loss" if whole.value.dim() == 0 else "gradient"
         why = f", which also draws random numbers ({', '.join(sorted(whole.unsettled))})" if whole.unsettled else ""
         raise _Refused(
-            f"the {what} of {window.items} items differs from the sum over their parts{why}; the loss may compare "
-            "items with each other, or be a mean over something other than items"
+            f"the {what} of {window.items} items {DIFFERS}{why}; the loss may compare items with each other, or be a "
+            "mean over something other than items or counted targets"
+        )
+
+    def _shares(
+        self,
+        weighting: Weighting,
+        batch: Any,
+        window: BatchPart,
+        pieces: Sequence[BatchPart],
+        whole: _TrialRun,
+        runs: Sequence[_TrialRun],
+    ) -> list[float] | None:
+        """Return the weight of each part in a window of the batch; None if the weighting does not apply."""
+        match weighting:
+            case Weighting.GIVEN:
+                total = self.cutter.share_of(batch, window)
+                return [self.cutter.share_of(batch, piece) / total for piece in pieces]
+            case Weighting.COUNTS:
+                counts = [run.count for run in runs if run.count is not None]
+                if whole.count is None or len(counts) < len(runs):
+                    return None
+                if abs(sum(counts) - whole.count) > _COUNTS_AGREE * abs(whole.count) or not whole.count:
+                    return None
+                return [count / whole.count for count in counts]
+            case Weighting.SUM:
+                return [1.0] * len(pieces)
+        return [(piece.items or 0) / (window.items or 1) for piece in pieces]
+
+    def _add_up(self, whole: _TrialRun, runs: Sequence[_TrialRun], shares: Sequence[float]) -> bool:
+        total, sizes = torch.zeros_like(whole.value), whole.value.abs()
+        for run, share in zip(runs, shares, strict=True):
+            if share:
+                total = total + run.value * share
+                sizes = sizes.maximum((run.value * share).abs())
+        dtype = max((whole, *runs), key=lambda run: torch.finfo(run.dtype).eps).dtype
+        if whole.value.dim() == 0:
+            within = _LOSS_TOLERANCES[dtype] * (sizes + _SMALLEST)
+        else:
+            size = torch.linalg.vector_norm(sizes, dim=1)
+            within = self._roundings(dtype).to(size.device) * (size + _NEGLIGIBLE * size.max())
+        gap = (whole.value - total).abs()
+        gap = gap if gap.dim() == 0 else torch.linalg.vector_norm(gap, dim=1)
+        if bool((gap <= within).all()):
+            return True
+        return bool(not whole.value.isfinite().all() and not total.isfinite().all())
+
+    def _roundings(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the tolerance for the gradient of each parameter."""
+        trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
+        least = _GRADIENT_TOLERANCES[dtype]
+        return torch.tensor(
+            [max(least, _ROUNDINGS * torch.finfo(one.dtype).eps) for one in trained] or [least], dtype=torch.float64
         )
 
     def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _TrialRun:
         try:
-            return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad())
+            return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad)
         except _Refused:  # a loss that computes gradients itself
-            return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad())
+            return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad)
 
     def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _TrialRun:
         def gradients() -> torch.Tensor:
-            result = loss_of(batch)
+            with HookNotes() as notes:
+                result = loss_of(batch)
+            if notes.has_registered:
+                raise _Refused(
+                    "the loss function registers a hook on a gradient, which would act on each part of the batch"
+                )
             loss = result[0] if isinstance(result, tuple) else result
-            if not loss.requires_grad:
-                return torch.zeros(1, dtype=torch.float64)
-            found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            flat = [
-                torch.zeros(parameter.numel(), device=parameter.device, dtype=torch.float64)
-                if one is None
-                else (one.to_dense() if one.layout is not torch.strided else one).detach().reshape(-1)
-                for one, parameter in zip(found, parameters, strict=True)
-            ]
-            return torch.cat([torch.view_as_real(one).reshape(-1) if one.is_complex() else one for one in flat])
+            if not loss.requires_grad or not parameters:
+                return torch.zeros(max(len(parameters), 1), 1, dtype=torch.float64)
+            rows = []
+            chunks = list(_chunks(parameters))
+            for index, chunk in enumerate(chunks):
+                is_last = index == len(chunks) - 1
+                found = torch.autograd.grad(loss, chunk, allow_unused=True, retain_graph=not is_last)
+                rows += [sketch_of(one) for one in found]
+            return torch.stack([row.to(rows[0].device) for row in rows])
 
-        return self._tried(gradients, torch.enable_grad())
+        return self._tried(gradients, torch.enable_grad)
 
-    def _tried(self, run: Callable[[], torch.Tensor], mode: AbstractContextManager[Any]) -> _TrialRun:
+    def _tried(self, run: Callable[[], torch.Tensor], mode: Callable[[], AbstractContextManager[Any]]) -> _TrialRun:
+        wide = torch.float64 if all(device.type == "cpu" for device in self.room.devices) else torch.float32
+        precise = Precise(wide)
+        try:
+            with exact_products():
+                return self._run(run, mode, precise)
+        except _Refused:
+            if precise.has_narrow:
+                raise
+        # An operator without an implementation for the wide type, in a computation that is in float32 anyway.
+        return self._run(run, mode, None)
+
+    def _run(
+        self, run: Callable[[], torch.Tensor], mode: Callable[[], AbstractContextManager[Any]], precise: Precise | None
+    ) -> _TrialRun:
         failure: Exception | None = None
         settled = Settled()
         trial = None
         try:
             self.rewind.record(is_fresh=False)
-            with self.norms.standing_still(), mode, settled, self.signals.released():
+            with (
+                self.norms.standing_still(),
+                mode(),
+                settled,
+                precise if precise is not None else nullcontext(),
+                self.signals.released(),
+            ):
                 value = run()
+            dtype = precise.wide if precise is not None else value.dtype
+            counts = set(precise.counts) if precise is not None else set()
             trial = _TrialRun(
                 value.double(),
                 self.rewind.changed(),
                 self.rewind.random_state.are_others_used(),
                 settled.unsettled,
-                _tolerance(settled.coarsest, value),
+                settled.operators,
+                torch.float64 if dtype is torch.float64 and value.dtype is torch.float64 else torch.float32,
+                counts.pop() if len(counts) == 1 else None,
             )
         except Exception as error:
             failure = error
@@ -219,6 +327,8 @@ class Trials:
             self.has_drawn |= trial.draws_elsewhere
             return trial
         assert failure is not None
+        if isinstance(failure, _Refused):
+            raise failure
         if read_oom(failure, is_on_host=self.room.is_on_host) is None:
             text = " ".join(str(failure).split())[:200]
             raise _Refused(
@@ -226,6 +336,17 @@ class Trials:
             )
         self.room.collect()
         raise _DoesNotFit
+
+
+def _chunks(parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Yield the parameters in groups whose gradients have a limited number of elements."""
+    chunk: list[torch.Tensor] = []
+    for parameter in parameters:
+        if chunk and sum(map(torch.Tensor.numel, chunk)) + parameter.numel() > _ELEMENTS:
+            yield chunk
+            chunk = []
+        chunk.append(parameter)
+    yield chunk
 
 
 def _windows(items: int, width: int) -> Iterator[BatchPart]:
@@ -244,13 +365,6 @@ def _value_of(result: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise TypeError(f"it returned {type(loss).__name__}")
     return loss.detach().reshape(())
-
-
-def _tolerance(coarsest: torch.dtype, value: torch.Tensor) -> float:
-    dtype = max(coarsest, value.dtype, key=lambda one: torch.finfo(one).eps)
-    tolerance = _TOLERANCES.get(dtype, _TOLERANCES[torch.bfloat16])
-    is_on_card = value.device.type == "cuda" and torch.backends.cudnn.allow_tf32
-    return max(tolerance, _TF32) if is_on_card and dtype is torch.float32 else tolerance
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, Final
 
 import torch
@@ -201,16 +201,37 @@ def narrow(batch: Any, dim: int, start: int, length: int) -> Any:
     def cut(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.narrow(dim, start, length) if value.dim() > dim and value.size(dim) == items else value
-        if (
-            dim == 0
-            and isinstance(value, list | tuple)
-            and len(value) == items
-            and not any(True for _ in tensors_of(value))
-        ):
+        if dim == 0 and isinstance(value, list | tuple) and _has_one_for_each(value, items):
             return value[start : start + length]
         return _mapped(value, cut)
 
     return cut(batch)
+
+
+def _has_one_for_each(value: Sequence[Any], items: int | None) -> bool:
+    """Return whether a list has one element for each item of the batch, such as the boxes of each image."""
+    sizes = [tensor.size(0) for tensor in tensors_of(value) if tensor.dim() > 0]
+    return len(value) == items and not (sizes and all(size == items for size in sizes))
+
+
+def unclear_list(batch: Any, dim: int = 0) -> str | None:
+    """Describe a list of which it is unclear whether its elements are the items of the batch. None without one.
+
+    Such a list has as many elements as the batch has items, and each tensor in it has that size too.
+    """
+    items = items_of(batch, dim)
+
+    def unclear(value: Any) -> bool:
+        if isinstance(value, torch.Tensor):
+            return False
+        if type(value) in (list, tuple) and len(value) == items and len(value) > 1:
+            tensors = list(tensors_of(value))
+            if tensors and not _has_one_for_each(value, items) and not all(type(one) is torch.Tensor for one in value):
+                return True
+        elements = _elements_of(value)
+        return any(map(unclear, elements or ()))
+
+    return f"it holds a list of {items} containers of tensors of size {items}" if unclear(batch) else None
 
 
 def join(parts: Sequence[Any], lengths: Sequence[int], shares: Sequence[float], dim: int = 0) -> Any:
@@ -269,6 +290,19 @@ class BatchPart:
     """The gradients that a failed attempt has already accumulated for this part of the batch."""
 
 
+class Weighting(StrEnum):
+    """How the losses of the parts of a batch are weighted so that they add up to the loss of the batch."""
+
+    GIVEN = "given"
+    """The user's `weight` or `reduction` sets the weights."""
+    COUNTS = "counts"
+    """The weight is the number of targets that the mean of a cross entropy counts, such as tokens without padding."""
+    ITEMS = "items"
+    """The weight is the number of items."""
+    SUM = "sum"
+    """Each weight is 1: the loss is a sum, or a sum divided by a number that does not depend on the part."""
+
+
 @dataclass(slots=True)
 class Done:
     """The result of forward and backward for a part of a batch."""
@@ -285,10 +319,32 @@ class Cutter:
     """Splits a batch into parts, and computes the weight of each part's loss."""
 
     def __init__(self, batch_dim: int, reduction: str, weight: Weight | None) -> None:
-        self._dim = batch_dim
+        self.dim = batch_dim
         self._reduction = reduction
         self._weight = weight
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
+        self._weighting = self.weightings[-1]
+        self._count_of: Callable[[BatchPart], float] = lambda part: float(part.items or 0)
+
+    @property
+    def weightings(self) -> tuple[Weighting, ...]:
+        """The weightings of parts that may apply, in the order in which they are tried."""
+        if self._weight is not None or self._reduction == "sum":
+            return (Weighting.GIVEN,)
+        return (Weighting.COUNTS, Weighting.ITEMS, Weighting.SUM)
+
+    def weigh(self, weighting: Weighting, count_of: Callable[[BatchPart], float]) -> None:
+        """Set how `cut` weights the parts from now on.
+
+        Args:
+            weighting: the proven weighting.
+            count_of: a function that returns how many targets a part counts.
+        """
+        self._weighting, self._count_of = weighting, count_of
+
+    def weigh_by_items(self) -> None:
+        """Let `cut` weight the parts by their numbers of items, or as the user has given it."""
+        self._weighting = Weighting.ITEMS if Weighting.ITEMS in self.weightings else Weighting.GIVEN
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
         """Return the shapes and sizes of the tensors in a batch, and a description of the whole, unsplit batch."""
@@ -297,18 +353,18 @@ class Cutter:
             return known
         if len(self._forms) >= _FORMS:
             self._forms.clear()
-        form = form_of(tensors, self._dim)
+        form = form_of(tensors, self.dim)
         return self._forms.setdefault(form.shape, (form, BatchPart(items=form.items)))
 
     def select(self, batch: Any, part: BatchPart) -> Any:
         """Return one part of a batch in new lists, tuples and dicts."""
-        if part.items is None or (part.start == 0 and part.items == items_of(batch, self._dim)):
+        if part.items is None or (part.start == 0 and part.items == items_of(batch, self.dim)):
             return repacked(batch)
-        return narrow(batch, self._dim, part.start, part.items)
+        return narrow(batch, self.dim, part.start, part.items)
 
     def share_of(self, batch: Any, part: BatchPart) -> float:
         """Return the weight of a part's loss in the loss of the whole batch."""
-        total = items_of(batch, self._dim)
+        total = items_of(batch, self.dim)
         if self._reduction == "sum" or part.items is None or total is None:
             return 1.0
         if self._weight is None:
@@ -321,24 +377,32 @@ class Cutter:
         Raises:
             UsageError: the user's function returned weights for the parts that do not sum to the weight of the whole.
         """
+        pieces = self.pieces_of(part, size)
+        if len(pieces) == 1:
+            return [part]
+        if self._reduction == "sum" or self._weighting is Weighting.SUM:
+            return [replace(piece, share=1.0) for piece in pieces]
+        if self._weight is not None:
+            return self._weighted(batch, pieces, part, self._weight)
+        of_part = part.share if part.share is not None else 1.0
+        is_counted = self._weighting is Weighting.COUNTS
+        counts = [self._count_of(piece) if is_counted else float(piece.items or 0) for piece in pieces]
+        total = sum(counts) or 1.0
+        return [replace(piece, share=of_part * own / total) for piece, own in zip(pieces, counts, strict=True)]
+
+    def pieces_of(self, part: BatchPart, size: int) -> list[BatchPart]:
+        """Split a part into pieces of at most `size` items, of equal size if possible, without weights."""
         if part.items is None or part.items <= size:
             return [part]
         length = -(-part.items // even_parts(part.items, -(-part.items // size)))
-        pieces = [
+        return [
             replace(part, start=part.start + start, items=min(length, part.items - start))
             for start in range(0, part.items, length)
         ]
-        total = items_of(batch, self._dim)
-        assert total is not None
-        if self._reduction == "sum":
-            return [replace(piece, share=1.0) for piece in pieces]
-        if self._weight is None:
-            return [replace(piece, share=piece.items / total) for piece in pieces if piece.items is not None]
-        return self._weighted(batch, pieces, part, self._weight)
 
     def _weighted(self, batch: Any, pieces: list[BatchPart], part: BatchPart, weight: Weight) -> list[BatchPart]:
         whole = float(weight(batch))
-        weights = [float(weight(narrow(batch, self._dim, piece.start, piece.items or 0))) for piece in pieces]
+        weights = [float(weight(narrow(batch, self.dim, piece.start, piece.items or 0))) for piece in pieces]
         expected = whole * (part.share if part.share is not None else self.share_of(batch, part))
         if whole <= 0 or min(weights) < 0 or abs(sum(weights) - expected) > _AGREES * whole:
             raise UsageError(
@@ -359,4 +423,4 @@ class Cutter:
         if not done[0].is_pair:
             return loss
         shares = [one.part.share or 0.0 for one in done]
-        return loss, join([one.extra for one in done], [one.part.items or 0 for one in done], shares, self._dim)
+        return loss, join([one.extra for one in done], [one.part.items or 0 for one in done], shares, self.dim)

@@ -13,16 +13,14 @@ _PROBABILITIES: Final = ("dropout_p", "dropout", "p")
 
 
 class Settled(TorchDispatchMode):
-    """A dispatch mode in which random operations return fixed values.
-
-    The mode also records the least precise floating-point dtype among all operator results.
-    """
+    """A dispatch mode in which random operations return fixed values."""
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.coarsest = torch.float64
+        self.operators = 0
+        """A hash of the names of all operators that were run, in their order."""
         self.has_drawn = False
         self.unsettled: set[str] = set()
         """The names of random operations that were run and cannot be replaced."""
@@ -30,10 +28,8 @@ class Settled(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         is_random = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
-        result = self._settled(func, args, kwargs) if is_random else func(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and result.is_floating_point():
-            self.coarsest = max(self.coarsest, result.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        return result
+        self.operators = hash((self.operators, func))
+        return self._settled(func, args, kwargs) if is_random else func(*args, **kwargs)
 
     def _settled(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.has_drawn = True

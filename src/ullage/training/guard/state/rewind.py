@@ -46,6 +46,7 @@ class Rewind:
         *,
         optimizers: Sequence[Optimizer] = (),
     ) -> None:
+        self.modules = modules
         self.parameters = parameters
         self.random_state = RandomState(devices)
         self._buffers = _Buffers(modules)
