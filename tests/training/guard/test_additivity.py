@@ -1,5 +1,7 @@
 """A batch is split only if the losses of its parts add up, in every precision, with any denominator, and with hooks."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ if INSIDE:
 
     import ullage
     from tests.training.guard.idioms.outcome import TEXT
+    from ullage.training.guard.splitting.additivity import _chunks
 
 ITEMS, WORDS, LENGTH = 16, 32, 12
 PRECISIONS = ("float64", "float32", "bfloat16 autocast", "float16 autocast", "bfloat16 model")
@@ -212,3 +215,87 @@ def test_a_list_of_targets_is_split_with_its_images(*, is_unclear: bool) -> str:
         gradients.append(net.weight.grad.clone())
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
     return "equal"
+
+
+@inside
+def test_no_batch_is_kept_after_a_split() -> None:
+    """The weights of the parts come from the batch, which is released with the step."""
+    torch.manual_seed(0)
+    model, batch = _model(), _batch()
+    _Left.failures = 2
+
+    def limited(some: Any) -> Any:
+        loss = _tokens(model, some)
+        if _Left.failures and loss.requires_grad:
+            _Left.failures -= 1
+            raise torch.OutOfMemoryError(TEXT)
+        return loss
+
+    said: list[str] = []
+    guard = ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.1), log=said.append)
+    guard.step(batch, limited)
+    assert "split into 2 parts" in said[-1]
+    seen = weakref.ref(batch["x"])
+    del batch
+    gc.collect()
+    assert seen() is None
+
+
+@inside
+def test_gradients_that_do_not_fit_at_once_are_compared_in_groups() -> None:
+    """A trial that runs out of memory with all gradients runs backward for a few parameters at a time."""
+    parameters = [torch.zeros(size) for size in (5, 3, 9, 1, 1)]
+    for elements in (1, 4, 8, 100):
+        groups = list(_chunks(parameters, elements))
+        assert [one for group in groups for one in group] == parameters
+        assert all(len(group) == 1 or sum(map(torch.numel, group)) <= elements for group in groups)
+
+
+class _Auxiliary(torch.autograd.Function if INSIDE else object):  # type: ignore[misc]
+    """Adds the gradient of a further loss, whatever the gradient of its output is, as routers of experts do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, loss: Any) -> Any:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient, torch.ones(())
+
+
+def _router(model: Any, batch: Any) -> Any:
+    hidden = model[:2](batch["x"])
+    return model[2](_Auxiliary.apply(hidden, 0.1 * hidden.logsumexp(-1).pow(2).mean())).pow(2).mean()
+
+
+def _sparse_rewards(model: Any, batch: Any) -> Any:
+    chosen = model(batch["x"]).log_softmax(-1)[:, 0, 0]
+    rewards = (batch["rewards"] > 2.5).float()
+    return -((chosen - chosen.detach()).exp() * (rewards - rewards.mean())).mean()
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("name", ["router", "sparse rewards"])
+@inside
+def test_a_coupling_that_the_loss_does_not_show_is_found(name: str, *, later: bool) -> None:
+    """A gradient added aside, and rewards that differ only among the last items, or only in the second step."""
+    LOSSES[name] = (_router if name == "router" else _sparse_rewards, False)
+    torch.manual_seed(0)
+    model, batch = _model(), _batch()
+    loss_of = LOSSES[name][0]
+
+    def limited(some: Any) -> Any:
+        loss = loss_of(model, some)
+        if _Left.failures and loss.requires_grad:
+            _Left.failures -= 1
+            raise torch.OutOfMemoryError(TEXT)
+        return loss
+
+    guard = ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.0), log=lambda line: None)
+    if later and name == "sparse rewards":
+        _Left.failures = 2
+        guard.step({**batch, "rewards": torch.zeros(ITEMS)}, limited)  # all rewards are equal: nothing couples
+    _Left.failures = 2
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        guard.step(batch, limited)
+    assert "differs from the sum over their parts" in " ".join(raised.value.__notes__)

@@ -77,6 +77,7 @@ class Ladder:
                 return Climb(self, batch, loss_of, step, is_fresh=is_fresh).run()
         finally:
             self.rewind.end()
+            self.cutter.weigh_by_items()
 
     def outcome(self, done: list[Done]) -> Any:
         """Return the loss of the whole batch. If the loss function returns a second value, return a tuple of both."""

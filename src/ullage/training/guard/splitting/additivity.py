@@ -1,8 +1,8 @@
 """Tests whether the loss of a batch is the weighted sum of the losses of its parts. Only then may it be split.
 
-The batch and its parts are computed in float64 (on a GPU in float32), without autocast, so that rounding hides nothing:
-the losses before each split, and the gradients of all parameters for each new shape, for each change of the operators
-that compute the loss, and again from time to time.
+The batch and its parts are computed in float64 (on a GPU in float32), without autocast, so that rounding hides nothing.
+The losses are compared before each split. The gradients of all parameters are compared in the first splits of a shape,
+for each change of the operators that compute the loss, and again from time to time.
 """
 
 import os
@@ -38,10 +38,12 @@ _NEGLIGIBLE: Final = 1e-3
 # The absolute loss below which the tolerance for losses does not shrink further. A small loss may be a difference of
 # large numbers, and then has their rounding errors.
 _SMALLEST: Final = 1e-2
-_TRIALS_PER_PROOF: Final = 256
-"""The number of splits after which gradients are compared again."""
-_ELEMENTS: Final = 1 << 28
-"""The number of gradient elements that a trial computes at once."""
+_PROOFS: Final = 32
+"""Gradients are compared in so many splits of a shape, and then in every split with a multiple of this number."""
+_SCALE: Final = 0.5
+"""The factor of a part's loss in a trial. A gradient that ignores it would be added once for each part."""
+_FEWEST_ELEMENTS: Final = 1 << 22
+"""The least number of gradient elements for which a trial runs backward once."""
 _COUNTS_AGREE: Final = 1e-6
 _NAMES: Final = 3
 
@@ -78,8 +80,10 @@ class Trials:
     room: Room
     signals: Signals
     proven: dict[tuple[Shape, int], tuple[Weighting, int]] = field(default_factory=dict)
-    """Maps a batch shape and the operators of its loss to the proven weighting of the parts, and the trial's number."""
+    """Maps a batch shape and the operators of its loss to the weighting of the parts, and the number of its proofs."""
     trials: int = 0
+    elements: int = 1 << 28
+    """The number of gradient elements that a trial computes at once. It is reduced if they do not fit."""
     has_drawn: bool = False
     """Whether a test run has used random numbers."""
 
@@ -94,9 +98,11 @@ class Trials:
         try:
             fitting, operators = self._compare_losses(batch, loss_of, form.items, size)
             proof = self.proven.get((form.shape, operators))
-            if proof is None or self.trials - proof[1] >= _TRIALS_PER_PROOF or proof[0] not in fitting:
+            # A coupling of items may be zero at first, as that of rewards that are all equal.
+            is_due = proof is None or proof[1] < _PROOFS or self.trials % _PROOFS == 0 or proof[0] not in fitting
+            if proof is None or is_due:
                 weighting = self._compare_gradients(batch, loss_of, form.items, size, fitting)
-                self.proven[form.shape, operators] = proof = (weighting, self.trials)
+                self.proven[form.shape, operators] = proof = (weighting, proof[1] + 1 if proof is not None else 1)
         except _Refused as refusal:
             return str(refusal)
         counts: dict[tuple[int, int | None], float] = {}
@@ -155,15 +161,21 @@ class Trials:
         width = min(max(size, 2), items)
         while True:
             try:
-                window = BatchPart(items=width)
-                gradient = lambda some: self._gradients(some, loss_of, parameters)  # noqa: E731
-                return self._compare(batch, window, -(-width // 2), gradient, fitting)[0][0]
+                whole = lambda some: self._gradients(some, loss_of, parameters, 1.0)  # noqa: E731
+                part = lambda some: self._gradients(some, loss_of, parameters, _SCALE)  # noqa: E731
+                proven = fitting
+                for window in _windows(items, width):
+                    proven, _ = self._compare(batch, window, -(-width // 2), whole, proven, part)
+                return proven[0]
             except _DoesNotFit:
-                if width == 2:
+                if width > 2:
+                    width = -(-width // 2)
+                elif self.elements > _FEWEST_ELEMENTS:
+                    self.elements //= 8
+                else:
                     raise _Refused(
                         "not even the gradients of two items fit, so it cannot be tested whether they add up"
                     ) from None
-                width = -(-width // 2)
 
     def _compare(
         self,
@@ -172,15 +184,17 @@ class Trials:
         size: int,
         trial_of: Callable[[Any], _TrialRun],
         fitting: tuple[Weighting, ...],
+        part_of: Callable[[Any], _TrialRun] | None = None,
     ) -> tuple[tuple[Weighting, ...], int]:
         assert window.items is not None
         whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
             raise _Refused(f"forward changes {_listed(whole.changed)}, and would change it again in each part")
         pieces = self.cutter.pieces_of(window, size)
-        runs = [trial_of(self.cutter.select(batch, piece)) for piece in pieces]
+        runs = [(part_of or trial_of)(self.cutter.select(batch, piece)) for piece in pieces]
         if whole.value.device.type == "cuda" and CARD_VARIABLE in os.environ:
-            return fitting[:1], whole.operators  # an emulated GPU computes no values
+            # An emulated GPU computes no values, and so no counts of targets.
+            return tuple(one for one in fitting if one is not Weighting.COUNTS)[:1], whole.operators
         adding_up = tuple(
             weighting
             for weighting in fitting
@@ -253,7 +267,9 @@ class Trials:
         except _Refused:  # a loss that computes gradients itself
             return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad)
 
-    def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor]) -> _TrialRun:
+    def _gradients(
+        self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor], scale: float
+    ) -> _TrialRun:
         def gradients() -> torch.Tensor:
             with HookNotes() as notes:
                 result = loss_of(batch)
@@ -265,11 +281,11 @@ class Trials:
             if not loss.requires_grad or not parameters:
                 return torch.zeros(max(len(parameters), 1), 1, dtype=torch.float64)
             rows = []
-            chunks = list(_chunks(parameters))
+            chunks = list(_chunks(parameters, self.elements))
             for index, chunk in enumerate(chunks):
                 is_last = index == len(chunks) - 1
-                found = torch.autograd.grad(loss, chunk, allow_unused=True, retain_graph=not is_last)
-                rows += [sketch_of(one) for one in found]
+                found = torch.autograd.grad(loss * scale, chunk, allow_unused=True, retain_graph=not is_last)
+                rows += [sketch_of(one) / scale for one in found]
             return torch.stack([row.to(rows[0].device) for row in rows])
 
         return self._tried(gradients, torch.enable_grad)
@@ -338,11 +354,11 @@ class Trials:
         raise _DoesNotFit
 
 
-def _chunks(parameters: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def _chunks(parameters: Sequence[torch.Tensor], elements: int) -> Iterator[list[torch.Tensor]]:
     """Yield the parameters in groups whose gradients have a limited number of elements."""
     chunk: list[torch.Tensor] = []
     for parameter in parameters:
-        if chunk and sum(map(torch.Tensor.numel, chunk)) + parameter.numel() > _ELEMENTS:
+        if chunk and sum(map(torch.Tensor.numel, chunk)) + parameter.numel() > elements:
             yield chunk
             chunk = []
         chunk.append(parameter)

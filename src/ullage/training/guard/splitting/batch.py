@@ -315,6 +315,10 @@ class Done:
     """Whether the loss function returned a tuple. Its second value is in `extra`."""
 
 
+def _items_of_part(part: BatchPart) -> float:
+    return float(part.items or 0)
+
+
 class Cutter:
     """Splits a batch into parts, and computes the weight of each part's loss."""
 
@@ -323,8 +327,8 @@ class Cutter:
         self._reduction = reduction
         self._weight = weight
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
-        self._weighting = self.weightings[-1]
-        self._count_of: Callable[[BatchPart], float] = lambda part: float(part.items or 0)
+        self._count_of: Callable[[BatchPart], float] = _items_of_part
+        self.weigh_by_items()
 
     @property
     def weightings(self) -> tuple[Weighting, ...]:
@@ -345,6 +349,7 @@ class Cutter:
     def weigh_by_items(self) -> None:
         """Let `cut` weight the parts by their numbers of items, or as the user has given it."""
         self._weighting = Weighting.ITEMS if Weighting.ITEMS in self.weightings else Weighting.GIVEN
+        self._count_of = _items_of_part  # the other function refers to a batch
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
         """Return the shapes and sizes of the tensors in a batch, and a description of the whole, unsplit batch."""
@@ -385,8 +390,8 @@ class Cutter:
         if self._weight is not None:
             return self._weighted(batch, pieces, part, self._weight)
         of_part = part.share if part.share is not None else 1.0
-        is_counted = self._weighting is Weighting.COUNTS
-        counts = [self._count_of(piece) if is_counted else float(piece.items or 0) for piece in pieces]
+        count_of = self._count_of if self._weighting is Weighting.COUNTS else _items_of_part
+        counts = [count_of(piece) for piece in pieces]
         total = sum(counts) or 1.0
         return [replace(piece, share=of_part * own / total) for piece, own in zip(pieces, counts, strict=True)]
 

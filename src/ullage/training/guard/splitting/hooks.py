@@ -1,5 +1,6 @@
 """Finds hooks on gradients that may act on each part of a split batch, where they would act once on the whole batch."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,4 +48,6 @@ def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _is_own(hook: Any) -> bool:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
     return (getattr(hook, "__module__", None) or "").startswith(_OWN)

@@ -23,7 +23,11 @@ from ullage.training.guard.state.copies import FIRST_BYTES, SMALL_BYTES, can_be_
 from ullage.training.guard.state.flags import Flags, Hooks
 from ullage.training.guard.state.layers import Layers
 from ullage.training.guard.state.objects.contents import NOTHING, Contents, WatchedContents, has_own_attributes
-from ullage.training.guard.state.objects.function_state import record_function, record_methods
+from ullage.training.guard.state.objects.function_state import (
+    record_autograd_functions,
+    record_function,
+    record_methods,
+)
 from ullage.training.guard.state.objects.node_of import OptimizerNode
 from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
@@ -147,10 +151,10 @@ class Rewind:
 
     def _of_subject(self) -> tuple[Contents, Contents, Contents]:
         function, batch = self._subject
-        around = in_forward = in_batch = NOTHING
-        if self._kinds:
-            in_forward = Contents(self._known, is_foreign_opened=False)
-            record_methods(in_forward, self._kinds)
+        around = in_batch = NOTHING
+        in_forward = Contents(self._known, is_foreign_opened=False)
+        record_methods(in_forward, self._kinds)
+        record_autograd_functions(in_forward)
         if function is not None:
             around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
             record_function(around, function)

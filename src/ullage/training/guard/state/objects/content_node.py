@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 FEW: Final = 4096
-"""The maximum number of elements of a container that is fully recorded. Larger containers are compared only at both
-ends.
-"""
+"""The maximum number of elements of a container that is fully recorded. Changes of larger ones are only detected."""
+_MOST_COMPARED: Final = 1 << 16
+"""The maximum number of elements of a container that are compared. Larger containers are compared only at both ends."""
 ATOMS: Final = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size)
 """The Python and PyTorch types whose instances cannot change."""
 
@@ -205,16 +205,28 @@ def attributes_of(path: str, container: Any) -> Iterator[tuple[str, Any]]:
 
 
 class LargeNode(ContentNode):
-    """A record of a large container. Only its length and both ends are compared."""
+    """A record of a large container. A change is detected, but cannot be undone.
+
+    Which elements it has, and the versions of those that are tensors, are compared. Of a container with more than
+    65,536 elements, only the length and both ends are compared.
+    """
 
     def read(self) -> Any:
         first = next(iter(self.value))
         last = next(reversed(self.value)) if hasattr(self.value, "__reversed__") else None
-        return len(self.value), first, last
+        return len(self.value), first, last, self._digest()
 
     def is_same(self) -> bool:
-        length, first, last = self.read() if len(self.value) else (0, None, None)
-        return length == self.saved[0] and first is self.saved[1] and last is self.saved[2]
+        length, first, last, digest = self.read() if len(self.value) else (0, None, None, 0)
+        is_at_ends = length == self.saved[0] and first is self.saved[1] and last is self.saved[2]
+        return is_at_ends and digest == self.saved[3]
+
+    def _digest(self) -> int:
+        if len(self.value) > _MOST_COMPARED:
+            return 0
+        elements = list(self.value.values()) if isinstance(self.value, dict) else list(self.value)
+        versions = [one._version for one in elements if isinstance(one, torch.Tensor) and not one.is_inference()]
+        return hash((tuple(map(id, elements)), tuple(versions)))
 
 
 class StateNode(ContentNode):

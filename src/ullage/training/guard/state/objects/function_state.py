@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
+import torch
 from torch import nn
 
 from ullage.training.guard.state.objects.content_node import attributes_of
@@ -61,6 +62,25 @@ def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
                 for method in vars(one).values():
                     if isinstance(method, FunctionType):
                         record_function(contents, method)
+
+
+def record_autograd_functions(contents: Contents) -> None:
+    """Record what the user's subclasses of `torch.autograd.Function` may change, in backward too."""
+    for kind in _subclasses_of(torch.autograd.Function):
+        if is_installed(kind):
+            continue
+        contents.add_class(kind.__qualname__, kind)
+        for method in vars(kind).values():
+            function = getattr(method, "__func__", method)
+            if isinstance(function, FunctionType):
+                record_function(contents, function)
+
+
+def _subclasses_of(kind: type) -> Iterator[type]:
+    one: type
+    for one in kind.__subclasses__():
+        yield one
+        yield from _subclasses_of(one)
 
 
 def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
