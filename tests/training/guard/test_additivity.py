@@ -274,28 +274,41 @@ def _sparse_rewards(model: Any, batch: Any) -> Any:
     return -((chosen - chosen.detach()).exp() * (rewards - rewards.mean())).mean()
 
 
-@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("name", ["router", "sparse rewards"])
 @inside
-def test_a_coupling_that_the_loss_does_not_show_is_found(name: str, *, later: bool) -> None:
-    """A gradient added aside, and rewards that differ only among the last items, or only in the second step."""
-    LOSSES[name] = (_router if name == "router" else _sparse_rewards, False)
-    torch.manual_seed(0)
-    model, batch = _model(), _batch()
-    loss_of = LOSSES[name][0]
+def test_a_coupling_that_the_loss_does_not_show_is_found(name: str) -> None:
+    """A gradient that is added aside, and rewards that differ only among the last items."""
+    model, guard, limited = _limited_by(_router if name == "router" else _sparse_rewards)
+    _Left.failures = 2
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        guard.step(_batch(), limited)
+    assert "differs from the sum over their parts" in " ".join(raised.value.__notes__)
+    assert all(one.grad is None for one in model.parameters())
 
-    def limited(some: Any) -> Any:
-        loss = loss_of(model, some)
+
+@inside
+def test_a_coupling_that_begins_later_is_found() -> None:
+    """Equal rewards couple nothing, so the first step is split; the second, of the same shape, is not."""
+    model, guard, limited = _limited_by(_sparse_rewards)
+    batch = _batch()
+    _Left.failures = 2
+    guard.step({**batch, "rewards": torch.zeros(ITEMS)}, limited)
+    guard.step(batch, limited)
+    found = [one.grad.clone() for one in model.parameters()]
+    expected = torch.autograd.grad(_sparse_rewards(model, batch), list(model.parameters()))
+    torch.testing.assert_close(found, list(expected))
+
+
+def _limited_by(loss_of: Any) -> tuple[Any, Any, Any]:
+    """Return a model, its guard, and the loss function, which runs out of memory `_Left.failures` times."""
+    torch.manual_seed(0)
+    model = _model()
+
+    def limited(batch: Any) -> Any:
+        loss = loss_of(model, batch)
         if _Left.failures and loss.requires_grad:
             _Left.failures -= 1
             raise torch.OutOfMemoryError(TEXT)
         return loss
 
-    guard = ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.0), log=lambda line: None)
-    if later and name == "sparse rewards":
-        _Left.failures = 2
-        guard.step({**batch, "rewards": torch.zeros(ITEMS)}, limited)  # all rewards are equal: nothing couples
-    _Left.failures = 2
-    with pytest.raises(torch.OutOfMemoryError) as raised:
-        guard.step(batch, limited)
-    assert "differs from the sum over their parts" in " ".join(raised.value.__notes__)
+    return model, ullage.Guard(model, torch.optim.SGD(model.parameters(), lr=0.0), log=lambda line: None), limited
