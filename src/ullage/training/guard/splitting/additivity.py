@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -142,7 +143,7 @@ class Trials:
             fitting, operators = self.cutter.weightings, 0
             try:
                 for window in _windows(items, width):
-                    run = lambda some: self._loss(some, loss_of)  # noqa: E731
+                    run = partial(self._loss, loss_of=loss_of)
                     fitting, operators = self._compare(batch, window, min(size, -(-width // 2)), run, fitting)
                 return fitting, operators
             except _DoesNotFit:
@@ -155,14 +156,11 @@ class Trials:
     def _compare_gradients(
         self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int, fitting: tuple[Weighting, ...]
     ) -> Weighting:
-        parameters = [
-            one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)
-        ]
+        whole = partial(self._gradients, loss_of=loss_of, scale=1.0)
+        part = partial(self._gradients, loss_of=loss_of, scale=_SCALE)
         width = min(max(size, 2), items)
         while True:
             try:
-                whole = lambda some: self._gradients(some, loss_of, parameters, 1.0)  # noqa: E731
-                part = lambda some: self._gradients(some, loss_of, parameters, _SCALE)  # noqa: E731
                 proven = fitting
                 for window in _windows(items, width):
                     proven, _ = self._compare(batch, window, -(-width // 2), whole, proven, part)
@@ -253,9 +251,12 @@ class Trials:
             return True
         return bool(not whole.value.isfinite().all() and not total.isfinite().all())
 
+    def _trained(self) -> list[torch.Tensor]:
+        return [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
+
     def _roundings(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the tolerance for the gradient of each parameter."""
-        trained = [one for one in self.rewind.parameters if one.requires_grad and not torch.nn.parameter.is_lazy(one)]
+        trained = self._trained()
         least = _GRADIENT_TOLERANCES[dtype]
         return torch.tensor(
             [max(least, _ROUNDINGS * torch.finfo(one.dtype).eps) for one in trained] or [least], dtype=torch.float64
@@ -267,9 +268,9 @@ class Trials:
         except _Refused:  # a loss that computes gradients itself
             return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad)
 
-    def _gradients(
-        self, batch: Any, loss_of: Callable[[Any], Any], parameters: Sequence[torch.Tensor], scale: float
-    ) -> _TrialRun:
+    def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], scale: float) -> _TrialRun:
+        parameters = self._trained()
+
         def gradients() -> torch.Tensor:
             with HookNotes() as notes:
                 result = loss_of(batch)
