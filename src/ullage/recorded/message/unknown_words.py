@@ -263,26 +263,19 @@ def _refused_tokens(row: str) -> Message | None:
     counts = sorted(int(found[name].replace(",", "")) for name in ("first", "second")) if is_counted and found else []
     if not counts or counts[0] == counts[1]:
         return _full_cache(row)
-    return Message(
-        kind=MessageKind.PROGRAM,
-        wording="check",
-        text=" ".join(row.split()),
-        is_certain=False,
-        said={"memory": "tokens", "needed": str(counts[1]), "has": str(counts[0])},
-    )
+    return _guessed(row, "check", {"memory": "tokens", "needed": str(counts[1]), "has": str(counts[0])})
+
+
+def _guessed(row: str, wording: str, said: dict[str, str]) -> Message:
+    text = " ".join(row.split())
+    return Message(kind=MessageKind.PROGRAM, wording=wording, text=text, is_certain=False, said=said)
 
 
 def _full_cache(row: str) -> Message | None:
     """Return the message of a program whose KV cache is full or too small, without figures. Otherwise, None."""
     if _KV_CACHE.search(row) is None:
         return None
-    return Message(
-        kind=MessageKind.PROGRAM,
-        wording="check",
-        text=" ".join(row.split()),
-        is_certain=False,
-        said={"memory": "tokens"},
-    )
+    return _guessed(row, "check", {"memory": "tokens"})
 
 
 def unknown_error(text: str, at: int) -> Message | None:
@@ -294,13 +287,7 @@ def unknown_error(text: str, at: int) -> Message | None:
     """
     start, row = _row_at(text, at)
     if (occupied := _OCCUPIED.search(row)) is not None and _ADVICE.search(row, 0, occupied.start()) is None:
-        return Message(
-            kind=MessageKind.PROGRAM,
-            wording="unknown_words",
-            text=" ".join(row.split()),
-            is_certain=False,
-            said={"memory": "others"},
-        )
+        return _guessed(row, "unknown_words", {"memory": "others"})
     lacks = _LACKS.search(row)
     if lacks is None or _ADVICE.search(row, 0, lacks.start()) is not None or _MEMORY.search(row) is None:
         return None
