@@ -5,6 +5,7 @@ import pytest
 from ullage.base.errors import UsageError
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
+from ullage.explaining.analysis.text.fact import FactKind
 from ullage.explaining.analysis.text.phase import FailurePhase, phase_of_rows
 from ullage.explaining.analysis.text.situation import situation_of
 
@@ -91,7 +92,9 @@ def test_an_empty_cache_suggests_weights() -> None:
 )
 def test_advice_uses_the_settings_of_the_field(path: str, words: str) -> None:
     rows = f'Traceback (most recent call last):\n  File "{path}", line 9, in run\n    y = self.net(x)\n'
-    assert words in first_advice(rows + oom())
+    explained = explain_text(rows + oom())
+    assert words in explained.remedies[0].name
+    assert any(fact.kind is FactKind.FIELD for fact in explained.facts)
 
 
 def test_a_program_that_refuses_tokens_reached_a_limit() -> None:

@@ -31,6 +31,7 @@ class FactKind(StrEnum):
     LIMIT = "a limit"
     OTHERS = "other processes"
     PHASE = "what the program was doing"
+    FIELD = "the field of the program"
     TENSOR = "the tensor"
     MACHINE = "the machine"
     PRINTED = "printed figures"
@@ -158,6 +159,8 @@ def _doing(situation: Situation) -> Iterator[Fact]:
         frame = situation.shown_by
         where = f" ({frame.statement})" if frame is not None and frame.statement else ""
         yield Fact(kind=FactKind.PHASE, text=f"{situation.phase}{where}", certainty=FactCertainty.INFERRED)
+    if situation.domain is not None:
+        yield Fact(kind=FactKind.FIELD, text=situation.domain.name, certainty=FactCertainty.INFERRED)
     if (tensor := tensor_of(situation)) is not None:
         yield Fact(kind=FactKind.TENSOR, text=f"probably {tensor[0]}", certainty=FactCertainty.INFERRED)
 
