@@ -30,7 +30,7 @@ WRITES = "refused: The loss function writes into the batch, which cannot be undo
 SUM_OF_8 = SUM.format(8)
 HOOK = WHOLE.format("{} has a hook on its gradient")
 
-EXPECTED: dict[str, tuple[str, str]] = {
+EXPECTED: dict[str, tuple[str | tuple[str, ...], str]] = {
     "moco_data": (EQUAL, CHANGES.format("the parameter teacher.0.weight")),
     "moco_rebound": (EQUAL, CHANGES.format("the parameter teacher.0.weight")),
     "byol_in_place": (EQUAL, CHANGES.format("the parameter teacher.0.weight")),
@@ -39,13 +39,13 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "teacher_outside": (EQUAL, CHANGES.format("teacher._modules['2']._parameters['bias']")),
     "dino_center_outside": (EQUAL, CHANGES.format("criterion._buffers['center']")),
     "queue_of_buffers": (EQUAL, CHANGES.format("the buffer queue of Queue")),
-    "queue_of_attributes": (EQUAL, CHANGES.format("Queue.pointer")),
-    "queue_too_large_to_copy_at_first": (TWICE.format("Queue.queue"), CHANGES.format("Queue.pointer")),
+    "queue_of_attributes": (EQUAL, CHANGES.format("Queue.queue, Queue.pointer")),
+    "queue_too_large_to_copy_at_first": (TWICE.format("Queue.queue"), CHANGES.format("Queue.queue, Queue.pointer")),
     "bank_in_a_deque": (EQUAL, CHANGES.format("Sequential.bank")),
     "bank_around_the_loss": (EQUAL, CHANGES.format("bank")),
     "bank_tensor_around_the_loss": (EQUAL, CHANGES.format("bank")),
     "codebook_of_buffers": (EQUAL, CHANGES.format("the buffer sizes of Codebook")),
-    "codebook_of_an_embedding": (EQUAL, CHANGES.format("the buffer sizes of Codebook")),
+    "codebook_of_an_embedding": (EQUAL, CHANGES.format("the parameter codes.weight")),
     "swa_after_each_step": (EQUAL, PARTS),
     "simclr": (EQUAL, SUM_OF_8),
     "simclr_declared": (EQUAL, WHOLE.format("splittable=False.")),
@@ -81,7 +81,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "rows_of_numpy_numbers": (EQUAL, PARTS),
     "a_list_of_items": (EQUAL, WHOLE.format("the loss function failed in a test run on parts of the batch")),
     "a_namespace": (EQUAL, UNKNOWN.format("SimpleNamespace")),
-    "written_to": (WRITES, WRITES),
+    "written_to": ((WRITES, TWICE.format("a tensor of the batch")), WRITES),
     "written_to_unseen": (TWICE.format("a tensor of the batch"), TWICE.format("a tensor of the batch")),
     "a_shared_table": (EQUAL, WHOLE.format("along the batch dimension, some of its tensors have size 8 and others 11")),
     "a_second_loader_in_the_loss": (TWICE.format("unlabelled"), TWICE.format("unlabelled")),
@@ -101,7 +101,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "stateful_cell": (EQUAL, CHANGES.format("Stateful.h")),
     "hidden_around_the_loss": (EQUAL, CHANGES.format("h")),
     "kv_cache": (EQUAL, CHANGES.format("Attending.cache.keys")),
-    "kv_cache_written_in_place": (EQUAL, CHANGES.format("Static.filled")),
+    "kv_cache_written_in_place": (EQUAL, CHANGES.format("Static.keys, Static.filled")),
     "spectral_norm": (EQUAL, CHANGES.format("the buffer _u of _SpectralNorm")),
     "spectral_norm_by_hooks": (EQUAL, CHANGES.format("the buffer weight_u of Linear")),
     "weight_norm": (EQUAL, PARTS),
@@ -166,7 +166,7 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "variational": (EQUAL, OWN),
     "instance_norm": (EQUAL, CHANGES.format("the buffer running_mean of InstanceNorm1d")),
     "sparse_gradients": (EQUAL, PARTS),
-    "lazy": (TWICE.format("the parameter 0.weight"), PARTS),
+    "lazy": (TWICE.format("the parameter 0.weight"), TWICE.format("the parameter 0.weight")),
     "counter_of_a_helper": (TOLD, SUM_OF_8),
     "attribute_of_a_function": (TOLD, SUM_OF_8),
     "helper_in_a_dict": (EQUAL, CHANGES.format("mean")),
@@ -182,9 +182,9 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "function_of_another_module": (EQUAL, CHANGES.format("mean")),
     "decorated": (EQUAL, CHANGES.format("seen")),
     "beside_what_lies_deep": (EQUAL, CHANGES.format("kept['mean']")),
-    "module_around_the_model": (EQUAL, CHANGES.format("inner.calls")),
+    "module_around_the_model": (EQUAL, CHANGES.format("inner._buffers['scale'], inner.calls")),
     "cached_noise": (EQUAL, PARTS),
-    "cached_noise_of_each_step": (TOLD, TOLD),
+    "cached_noise_of_each_step": ((TOLD, OWN), TOLD),
     "counter_of_a_class": (EQUAL, CHANGES.format("Counted.calls")),
     "counter_of_an_objects_class": (EQUAL, CHANGES.format("Meter.total")),
     "namespace_of_options": (EQUAL, CHANGES.format("options.scale")),
@@ -210,19 +210,19 @@ EXPECTED: dict[str, tuple[str, str]] = {
     "gradient_hook_with_a_closure": (EQUAL, HOOK.format("2.weight")),
     "backward_hook_with_a_closure": (EQUAL, CHANGES.format("seen")),
     "bound_hook": (EQUAL, CHANGES.format("self.mean")),
-    "dropout_that_grows": (EQUAL, CHANGES.format("Dropout.p")),
-    "momentum_of_a_norm": (EQUAL, CHANGES.format("BatchNorm1d.momentum")),
-    "attribute_put_on_a_layer": (EQUAL, CHANGES.format("Linear.calls")),
+    "dropout_that_grows": (EQUAL, CHANGES.format("Dropout (dropout).p")),
+    "momentum_of_a_norm": (EQUAL, CHANGES.format("BatchNorm1d (1).momentum")),
+    "attribute_put_on_a_layer": (EQUAL, CHANGES.format("Linear (0).calls")),
     "attribute_of_a_parameter": (EQUAL, CHANGES.format("the parameter 0.weight['seen']")),
     "number_of_a_parameter": (EQUAL, CHANGES.format("")),
     "rate_set_in_the_loss": (EQUAL, CHANGES.format("SGD")),
-    "scheduler_in_the_loss": (EQUAL, CHANGES.format("SGD, scheduler.last_epoch")),
+    "scheduler_in_the_loss": (EQUAL, CHANGES.format("SGD[0]['lr'], scheduler.last_epoch")),
     "judge_with_state": (TWICE.format("judging"), TWICE.format("judging")),
     "own_scaler": (EQUAL, CHANGES.format("")),
     "perturbation_with_a_gradient": (EQUAL, CHANGES.format("delta.grad")),
     "functional_call_of_an_average": (EQUAL, CHANGES.format("teacher['")),
     "functional_call_of_a_new_dict": (EQUAL, CHANGES.format("teacher,")),
-    "function_that_counts_in_backward": (EQUAL, WHOLE.format("the gradient of 4 items differs from the sum over")),
+    "function_that_counts_in_backward": (EQUAL, CHANGES.format("Counted.log['calls']")),
     "checkpoint_with_random_numbers": (EQUAL, PARTS),
     "checkpoint_that_draws_again": (EQUAL, OWN),
     "gradients_of_an_auxiliary_loss": (EQUAL, CHANGES.format("gradients, because it calls backward itself")),
@@ -260,7 +260,7 @@ def test_an_idiom_is_equal_or_refused(name: str) -> str:
         assert found[-1] == EQUAL or (once != EQUAL and found[-1].startswith(once)), (first, found[-1])
         second = first + chance.randrange(1, operations // 2)
         found.append(disturbed(build, expected, {first, second}))
-        assert found[-1] == EQUAL or found[-1].startswith((once, parts)), (first, second, found[-1])
+        assert found[-1] == EQUAL or found[-1].startswith(once) or found[-1].startswith(parts), (first, second, found[-1])
     cut = in_parts(build, expected)
     assert cut.startswith(parts) or (parts == PARTS and cut == EQUAL), cut
     return f"{len(found)} tries: {sorted(set(found))}; in parts: {cut}"

@@ -110,21 +110,19 @@ def test_a_buffer_that_cannot_be_put_back_is_named_and_all_else_is_back() -> Non
     assert float(model.later) == 0
 
 
-@pytest.mark.parametrize("times", [0, 1, 9])
+@pytest.mark.parametrize("times", [0, 1])
 @inside
 def test_lazy_modules_take_their_shapes_once(times: int) -> None:
-    """BatchNorm's statistics have one batch in them, whether the attempt that made them ran out or not."""
+    """A step that has made the parameters of a lazy module is not retried; the error names them."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d())
-    fault = _Once(times)
-    model[0].weight.register_hook(fault)
+    model[0].weight.register_hook(_Once(times))
     batch = torch.randn(8, 4)
     guard = _guard(model, splittable=False)
-    if times == 9:
-        with pytest.raises(torch.OutOfMemoryError):
+    if times:
+        with pytest.raises(RuntimeError, match="the parameter 1.weight.*lazy modules run once before the first step"):
             guard.step(batch, lambda batch: model(batch).mean())
-        assert int(model[1].num_batches_tracked) == 0
-        fault.left = 0
+        return
     guard.step(batch, lambda batch: model(batch).mean())
     assert int(model[1].num_batches_tracked) == 1
     assert torch.allclose(model[1].running_mean, 0.1 * model[0](batch).mean(0))

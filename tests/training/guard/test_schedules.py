@@ -16,6 +16,8 @@ if INSIDE:
 
 PAIRS = 400 if SLOW else 24
 SCHEDULES = 400 if SLOW else 16
+MOST_SCHEDULES = 400
+"""About one schedule in twelve has a split."""
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolution", "accumulation", "bfloat16", "two_optimizers"])
@@ -72,8 +74,9 @@ def test_many_faults_split_or_give_up_whole() -> str:
     """After any schedule of errors what is left is within 1e-12; a step that was given up is taken again."""
     counting = Faults()
     expected = left_of(guarded(_exact, counting))
-    given_up = splits = raised = 0
-    for seed in range(SCHEDULES // 2):
+    given_up = splits = raised = seed = 0
+    while seed < SCHEDULES // 2 or (not splits and seed < MOST_SCHEDULES):
+        seed += 1
         chance = random.Random(seed)
         starts = chance.sample(range(counting.count), chance.randint(3, 12))
         at: set[int] = set()
@@ -90,7 +93,7 @@ def test_many_faults_split_or_give_up_whole() -> str:
         raised += faults.raised
         assert differences(expected, left_of(world), within=1e-12) == [], (seed, world.said)
     assert splits
-    return f"{SCHEDULES // 2} schedules, {raised} errors, {splits} with a split, {given_up} steps given up"
+    return f"{seed} schedules, {raised} errors, {splits} with a split, {given_up} steps given up"
 
 
 def _until_it_is_taken(world: "World", guard: object, batch: object) -> int:

@@ -36,8 +36,8 @@ from ullage.training.guard.signals import Signals
 from ullage.training.guard.splitting.additivity import Trials
 from ullage.training.guard.splitting.batch import Cutter, Shape, Weight
 from ullage.training.guard.splitting.norm import BatchNorm, BatchNorms
+from ullage.training.guard.state.copies import parameters_in
 from ullage.training.guard.state.rewind import Rewind
-from ullage.training.guard.state.written_parameters import parameters_in
 
 # The number of training steps after which the allocator's cache is emptied once. This is done only if
 # `torch.backends.cudnn.benchmark` is on. By then, cuDNN has tried its algorithms and no longer needs their workspaces.

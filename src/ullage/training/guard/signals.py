@@ -3,6 +3,7 @@
 A signal handler may raise an error at any line, which could leave tensors half written.
 """
 
+import _signal  # type: ignore[import-not-found]  # `signal` without its enumerations, which take long
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any, Final
 # The signals that are delayed while the guard's own code runs. The handler of SIGINT must be restored last, so SIGINT
 # is last.
 _NUMBERS: Final = tuple(
-    getattr(signal, name)
+    int(getattr(signal, name))
     for name in ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGINT")
     if hasattr(signal, name)
 )
@@ -32,17 +33,17 @@ class Signals:
         if self._handlers or threading.current_thread() is not threading.main_thread():
             yield
             return
-        found = {number: handler for number in _NUMBERS if callable(handler := signal.getsignal(number))}
+        found = {number: handler for number in _NUMBERS if callable(handler := _signal.getsignal(number))}
         self._handlers, self._pending, self._is_released = found, [], False
         try:
             for number in found:
-                signal.signal(number, self._keep)
+                _signal.signal(number, self._keep)
             yield
         finally:
             pending = self._pending
             for number, handler in found.items():
-                if signal.getsignal(number) == self._keep:
-                    signal.signal(number, handler)
+                if _signal.getsignal(number) == self._keep:
+                    _signal.signal(number, handler)
             self._handlers = {}
             for number in pending:
                 found[number](number, None)

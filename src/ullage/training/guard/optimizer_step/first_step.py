@@ -15,7 +15,7 @@ from torch.optim import optimizer as of_all
 from torch.overrides import TorchFunctionMode
 
 from ullage.training.guard.memory.retry_operations import targets_of
-from ullage.training.guard.state.written_parameters import parameters_in
+from ullage.training.guard.state.copies import parameters_in
 
 
 def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None:

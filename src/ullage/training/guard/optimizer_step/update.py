@@ -22,7 +22,7 @@ from ullage.training.guard.memory.oom import read_oom
 from ullage.training.guard.memory.retry_operations import ForeachOperations, RetryingMode, names_in
 from ullage.training.guard.memory.room import Room
 from ullage.training.guard.optimizer_step.first_step import all_or_nothing, has_hooks, try_out
-from ullage.training.guard.state.written_parameters import parameters_in
+from ullage.training.guard.state.copies import parameters_in
 from ullage.training.ownership.failure import clear_frames
 
 # Optimizers whose step can be resumed, because they never use an old value after writing the new value: a second run

@@ -27,7 +27,7 @@ from ullage.training.guard.splitting.batch import BatchPart, Cutter, Done, all_o
 from ullage.training.guard.splitting.hooks import hooked_parameter
 from ullage.training.guard.splitting.norm import BatchNorms
 from ullage.training.guard.state.copies import versions_of
-from ullage.training.guard.state.objects.contents import refuse_consumables
+from ullage.training.guard.state.objects.graph import refuse_consumables
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 
@@ -194,7 +194,7 @@ class Climb:
             if not part.finished and (self._plan is PLAIN or self._plan.is_direct):
                 with on.signals.released():
                     return self._forward_and_backward(part), None
-            with on.rewind.without(part.finished), on.savers.around(self._plan), on.signals.released():
+            with on.rewind.gradients.without(part.finished), on.savers.around(self._plan), on.signals.released():
                 return self._forward_and_backward(part), None
         except Exception as error:
             if read_oom(error, is_on_host=on.room.is_on_host) is None:
@@ -218,7 +218,7 @@ class Climb:
                 self._drop_what_is_done(finished | self._pending[0].finished)
 
     def _drop_what_is_done(self, finished: frozenset[tuple[int, int]]) -> bool:
-        return self._on.rewind.drop(finished) if self._restore_start is None else self._restore_start()
+        return self._on.rewind.gradients.drop(finished) if self._restore_start is None else self._restore_start()
 
     @contextmanager
     def _undoing(self) -> Iterator[None]:

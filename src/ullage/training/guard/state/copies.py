@@ -1,15 +1,11 @@
-"""Detects and undoes writes to tensors other than buffers and gradients.
+"""Compares, copies and restores single tensors."""
 
-A tensor's version counter shows whether it was written. Small tensors are copied in advance, large tensors only after
-the first write to them.
-"""
-
-import copy
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 SMALL_BYTES: Final = 1 << 20
 """The maximum size, in bytes, of a tensor that is copied at every step."""
@@ -19,121 +15,6 @@ FIRST_BYTES: Final = 256 << 20
 
 # The types of tensors that one process can read alone. Reading a tensor that is sharded over ranks needs all ranks.
 _PLAIN: Final = (torch.Tensor, nn.Parameter, nn.Buffer)
-
-
-class WatchedTensors:
-    """A record of tensors that detects later writes to them, by version counters or by copies."""
-
-    def __init__(self) -> None:
-        self._tensors: list[tuple[str, torch.Tensor]] = []
-        self._versions: list[int] = []
-        self._copies: dict[int, torch.Tensor] = {}
-
-    def _is_same(self, number: int) -> bool:
-        raise NotImplementedError
-
-    def _learn(self, number: int) -> None:
-        raise NotImplementedError
-
-    def uncopied(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the names and tensors that have no copy."""
-        return [one for number, one in enumerate(self._tensors) if number not in self._copies]
-
-    def changed(self) -> list[str]:
-        """Return the names of the tensors that have changed since the last call of `record()`."""
-        return [self._tensors[number][0] for number in range(len(self._versions)) if not self._is_same(number)]
-
-    def restore(self) -> list[str]:
-        """Restore the tensors from their copies. Return the names of changed tensors without a copy."""
-        lost = []
-        for number, (name, tensor) in enumerate(self._tensors[: len(self._versions)]):
-            if self._is_same(number):
-                continue
-            if number in self._copies:
-                put_back(tensor, self._copies[number])
-            else:
-                lost.append(name)
-                self._learn(number)
-        return lost
-
-    def kept(self) -> Self:
-        """Return a copy of this record, which later calls of `record()` do not change."""
-        kept = copy.copy(self)
-        kept._tensors, kept._versions = list(self._tensors), list(self._versions)
-        kept._copies = {number: one.clone() for number, one in self._copies.items()}
-        return kept
-
-
-class Copies(WatchedTensors):
-    """A record of tensors, with copies of the small ones and of those that have changed before."""
-
-    def __init__(self, changing: set[str] | None = None, *, is_copying: bool = True) -> None:
-        """Create an empty record of tensors.
-
-        Args:
-            changing: the names of tensors that have changed before. The record adds the names of tensors that change.
-            is_copying: whether the record copies small tensors (up to `SMALL_BYTES`) and the tensors in `changing`.
-        """
-        super().__init__()
-        self._changing = set[str]() if changing is None else changing
-        self._is_copying = is_copying
-        self._places: list[tuple[Any, ...]] = []
-
-    def add(self, name: str, tensor: torch.Tensor) -> None:
-        """Add a tensor to the record."""
-        number = len(self._tensors)
-        self._tensors.append((name, tensor))
-        self._versions.append(version_of(tensor))
-        self._places.append(place_of(tensor))
-        if self._is_copied(name, tensor):
-            self._copies[number] = tensor.detach().clone()
-
-    def _is_copied(self, name: str, tensor: torch.Tensor) -> bool:
-        if not self._is_copying or not is_plain_tensor(tensor) or tensor.nbytes > FIRST_BYTES:
-            return False
-        return tensor.nbytes <= SMALL_BYTES or name in self._changing
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._tensors
-
-    def record(self) -> None:
-        """Record the version counters of the tensors, and copy their values."""
-        if not self._tensors:
-            return
-        self.settle()
-        self._versions = [version_of(tensor) for _, tensor in self._tensors]
-        self._places = [place_of(tensor) for _, tensor in self._tensors]
-        groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        for number, (name, tensor) in enumerate(self._tensors):
-            if not self._is_copied(name, tensor):
-                self._copies.pop(number, None)
-                continue
-            copy = self._copies.get(number)
-            if copy is None or (copy.shape, copy.dtype, copy.device) != (tensor.shape, tensor.dtype, tensor.device):
-                self._copies[number] = tensor.detach().clone()
-                continue
-            copies, sources = groups.setdefault((tensor.device, tensor.dtype), ([], []))
-            copies.append(copy)
-            sources.append(tensor.detach())
-        with torch.no_grad():
-            for copies, sources in groups.values():
-                torch._foreach_copy_(copies, sources)
-
-    def settle(self) -> None:
-        """Find the tensors that have changed. The next `record()` copies them even if they are large."""
-        for number, (_, tensor) in enumerate(self._tensors):
-            if version_of(tensor) != self._versions[number]:
-                self._learn(number)
-
-    def _learn(self, number: int) -> None:
-        self._changing.add(self._tensors[number][0])
-
-    def _is_same(self, number: int) -> bool:
-        tensor, copy = self._tensors[number][1], self._copies.get(number)
-        if copy is None:
-            return version_of(tensor) == self._versions[number] and place_of(tensor) == self._places[number]
-        return is_equal(tensor, copy)
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -209,3 +90,7 @@ def digest_of(tensor: torch.Tensor) -> tuple[int, ...] | None:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         return None
+
+
+def parameters_in(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
+    return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]

@@ -21,14 +21,14 @@ class RandomState:
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         on_cards = [device for device in devices if device.type in ("cuda", "mps", "xpu")]
-        self._devices = [torch.device("cpu"), *on_cards]
+        self.devices = [torch.device("cpu"), *on_cards]
         self._of_torch: list[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = []
         self._numpy = _Numpy()
         self._states: tuple[list[torch.Tensor], Any, Any] | None = None
 
     def record(self) -> None:
         if not self._of_torch:  # the generators of GPUs exist only after the first tensor on a GPU
-            self._of_torch = list(map(_generator_of, self._devices))
+            self._of_torch = list(map(_generator_of, self.devices))
         self._states = [read() for read, _ in self._of_torch], random.getstate(), self._numpy.state()
 
     def are_others_used(self) -> bool:

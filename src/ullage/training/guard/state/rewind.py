@@ -1,39 +1,35 @@
 """Records the state that forward and backward may change, and restores it if they fail.
 
-The state includes random number generators, buffers, attributes, variables of the loss function, and gradients.
-Parameters are copied only if forward writes them. If a failed attempt has already added to gradients of earlier calls,
-the retry skips these additions. If a change cannot be undone, an error names it.
+The state includes random number generators, tensors, attributes, variables of the loss function, and gradients. If a
+failed attempt has already added to gradients of earlier calls, the retry skips these additions. If a change cannot be
+undone, an error names it.
 """
 
-import copy
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter, is_
-from typing import Any, Final, Self
+from operator import is_
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ullage.training.guard.state.copies import FIRST_BYTES, SMALL_BYTES, can_be_copied, digest_of, is_equal, version_of
-from ullage.training.guard.state.flags import Flags, Hooks
-from ullage.training.guard.state.layers import Layers
-from ullage.training.guard.state.objects.contents import NOTHING, Contents, WatchedContents, has_own_attributes
-from ullage.training.guard.state.objects.function_state import (
+from ullage.training.guard.state.copies import digest_of, parameters_in
+from ullage.training.guard.state.gradients import Gradients
+from ullage.training.guard.state.objects.functions import (
+    number_of_autograd_functions,
     record_autograd_functions,
     record_function,
     record_methods,
+    signature_of,
 )
-from ullage.training.guard.state.objects.node_of import OptimizerNode
+from ullage.training.guard.state.objects.graph import Graph, Place
+from ullage.training.guard.state.objects.node import Names
+from ullage.training.guard.state.objects.node_of import OF_EVERY_MODULE, is_installed
 from ullage.training.guard.state.random_state import RandomState
-from ullage.training.guard.state.written_parameters import WrittenParameters, names_of, parameters_in
-
-Additions = Collection[tuple[int, int]]
-"""Pairs of a parameter's index and a gradient's version counter. Each pair stands for one addition to a gradient."""
+from ullage.training.guard.state.settings import Settings
+from ullage.training.guard.state.tensors import Kind, Learned, Tensors
 
 
 class Rewind:
@@ -53,31 +49,34 @@ class Rewind:
         self.modules = modules
         self.parameters = parameters
         self.random_state = RandomState(devices)
-        self._buffers = _Buffers(modules)
-        self._gradients: dict[int, tuple[torch.Tensor, int]] = {}
-        every = list(dict.fromkeys(child for module in modules for child in module.modules()))
-        self._flags = Flags(every, parameters)
-        trained = set(map(id, parameters_in(optimizers)))
-        self._written = WrittenParameters(names_of(modules, parameters), trained)
-        self._layers = Layers([module for module in every if _is_layer(module)], parameters)
-        self._optimizers = Contents()
-        self._optimizers.nodes += [OptimizerNode(type(one).__name__, one, is_state_read=False) for one in optimizers]
-        apart = set(map(id, optimizers))
-        self._attributes, self._metrics = _attributes_of(modules, parameters, apart)
-        self._known = {id(module) for module in every} | set(map(id, parameters)) | {id(self)} | apart
-        self._registries = [one for module in every for one in (module._modules, module._parameters)]
-        self._registries += self._layers.attributes
+        self.gradients = Gradients(parameters)
+        self._optimizers = optimizers
+        self._trained = {id(one) for one in parameters_in(optimizers) if one.requires_grad}
+        self._named = {child: name for module in modules for name, child in module.named_modules()}
+        self._settings = Settings(list(self._named), parameters)
+        registries = (one for module in self._named for one in (module._modules, module._parameters))
+        self._registries = [one for one in registries if len(one)]
         self._size = sum(map(len, self._registries))
-        self._hooks = Hooks(every, parameters)
-        self._kinds = list(dict.fromkeys(type(module) for module in every if not _is_layer(module)))
-        self._around = self._in_forward = self._in_batch = NOTHING
+        self._learned = Learned()
+        # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
+        self._buffers = [module._buffers for module in self._named if isinstance(module._buffers, dict)]
+        self._tensors: Tensors | None = None
+        self._recorded_buffers: list[torch.Tensor | None] = []
+        self._spare: list[torch.Tensor] = []
+        self._signature: list[Any] = []
+        self._kinds = ""
+        self._graph: Graph | None = None
+        self._in_batch: Graph | None = None
+        # Whether objects change in every step. Then the record is not kept, because it would hold tensors that are no
+        # longer used.
+        self._is_lively = False
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
         self._is_recorded = False
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules, parameters or attributes were added to the model or removed from it."""
+        """Whether modules or parameters were added to the model or removed from it."""
         return sum(map(len, self._registries)) != self._size
 
     def begin(self, function: Any, batch: Any) -> None:
@@ -89,28 +88,70 @@ class Rewind:
 
     def end(self) -> None:
         self._subject = None, None
-        self._around = self._in_forward = self._in_batch = NOTHING
+        self._in_batch = None
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
         """Record the state before an attempt. `is_fresh` is True if no parameter has a gradient."""
-        self._gradients = {}
-        if not is_fresh:
-            for index, gradient in enumerate(map(_gradient, self.parameters)):
-                if gradient is not None:
-                    self._gradients[index] = gradient, gradient._version
         self._is_recorded = False  # if recording fails, only gradients are restored
-        self._flags.record()
-        self._layers.record()
-        for node in self._optimizers.nodes:
-            node.record()
-        self._attributes.record()
-        self._metrics.record()
-        self._written.record()
-        self._around, self._in_forward, self._in_batch = self._of_subject()
+        self.gradients.record(is_fresh=is_fresh)
+        self._settings.record()
+        function, batch = self._subject
+        signature = [*self._settings.own_hooks(), *signature_of(function)]
+        is_known = len(signature) == len(self._signature) and all(map(is_, signature, self._signature))
+        kinds = number_of_autograd_functions()
+        if self._graph is None or not is_known or kinds != self._kinds or not self._graph.update():
+            self._is_lively |= self._graph is not None and is_known
+            self._graph, self._signature, self._kinds = None, signature, kinds
+            self._record_tensors(is_checked=True)
+            self._graph = self._made(function)
+        else:
+            self._record_tensors(is_checked=False)
+        self._in_batch = None
+        if batch is not None:
+            self._in_batch = Graph()
+            self._in_batch.add("batch", batch, Place.BATCH)
+            self._in_batch.record()
         self.random_state.record()
-        self._buffers.record()
         self._is_recorded = True
+
+    def _record_tensors(self, *, is_checked: bool) -> None:
+        """Record the parameters and buffers of the model. `is_checked` is True if a buffer may have been replaced."""
+        is_other = is_checked and not self._has_same_buffers()
+        if self._tensors is None or self._tensors.is_outdated or is_other:
+            self._recorded_buffers = self._buffers_now()
+            self._tensors = Tensors(self._learned, self._spare if self._tensors is None else self._tensors.copies())
+            for name, parameter in _names_of(self._named, self.parameters):
+                kind = Kind.TRAINED if id(parameter) in self._trained else Kind.FROZEN
+                self._tensors.add(name, parameter, kind)
+            for module in self._named:
+                _add_buffers(self._tensors, module)
+        self._tensors.record()
+
+    def _buffers_now(self) -> list[torch.Tensor | None]:
+        return list(chain.from_iterable(map(dict.values, self._buffers)))
+
+    def _has_same_buffers(self) -> bool:
+        now, before = self._buffers_now(), self._recorded_buffers
+        return len(now) == len(before) and all(map(is_, now, before))
+
+    def _made(self, function: Any) -> Graph:
+        """Return a new record of the model's objects, its optimizers, and the variables of functions."""
+        apart = (self, *self._optimizers, *self._named, *self.parameters, *self._recorded_buffers)
+        graph = Graph(self._learned, set(map(id, apart)))
+        for name, parameter in _names_of(self._named, self.parameters):
+            if type(parameter) is nn.Parameter:
+                graph.add(name, vars(parameter), Place.MODEL)
+        for module, name in self._named.items():
+            _record_module(graph, module, name)
+        for optimizer in self._optimizers:
+            graph.add(type(optimizer).__name__, optimizer.param_groups, Place.MODEL)
+        record_methods(graph, dict.fromkeys(map(type, self._named)))
+        record_autograd_functions(graph)
+        for one in (function, *self._settings.own_hooks()):
+            record_function(graph, one, Place.OUTSIDE)
+        graph.record()
+        return graph
 
     def restore(self) -> set[tuple[int, int]]:
         """Restore the recorded state.
@@ -122,98 +163,63 @@ class Rewind:
             RuntimeError: something has changed that was not copied, or gradients that were added to are views of one
                 tensor. Everything else has been restored.
         """
-        finished = self._restore_gradients()
+        finished = self.gradients.restore()
         if not self._is_recorded:
             return finished
-        lost = self._found_out() + self._restore_all_but_buffers()
-        self._buffers.restore()
-        self._check_apart(finished)
+        lost = [*self._found_out(), *self._restore_all_but_gradients()]
+        self.gradients.check_apart(finished)
         if lost:
             raise RuntimeError(_text_of_lost(lost))
         return finished
 
-    def _restore_gradients(self) -> set[tuple[int, int]]:
-        finished: set[tuple[int, int]] = set()
-        for index, parameter in enumerate(self.parameters):
-            gradient, version = self._gradients.get(index, (None, 0))
-            if gradient is not None:
-                finished.update((index, added) for added in range(version, gradient._version))
-            parameter.grad = gradient
-        return finished
-
-    def _restore_all_but_buffers(self) -> list[str]:
-        self._flags.restore()
-        self._layers.restore()
+    def _restore_all_but_gradients(self) -> list[str]:
+        self._settings.restore()
         self.random_state.restore()
-        of_model = (self._written, *self._attributes.records, *self._metrics.records, self._optimizers)
-        watched = (*of_model, self._around, self._in_forward, self._in_batch)
-        return [name for one in watched for name in one.restore()]
+        return [name for one in self._records() for name in one.restore()]
 
-    def _of_subject(self) -> tuple[Contents, Contents, Contents]:
-        function, batch = self._subject
-        around = in_batch = NOTHING
-        in_forward = Contents(self._known, is_foreign_opened=False)
-        record_methods(in_forward, self._kinds)
-        record_autograd_functions(in_forward)
-        if function is not None:
-            around = Contents(self._known, is_foreign_opened=False, are_numbers_kept=False)
-            record_function(around, function)
-            for hook in self._hooks.own():
-                record_function(around, hook)
-        if batch is not None:
-            in_batch = Contents(is_of_batch=True)
-            in_batch.add("batch", batch)
-        return around, in_forward, in_batch
+    def _records(self) -> Iterator[Graph | Tensors]:
+        # buffers before the attributes that refer to them
+        return (one for one in (self._tensors, self._graph, self._in_batch) if one is not None)
 
     def changed(self) -> list[str]:
         """Return the names of everything that a test run of forward has changed.
 
         Random number generators, BatchNorm's statistics and metrics are left out, because no loss depends on them.
         """
-        of_model = (self._flags, self._layers, self._optimizers, self._buffers, self._written)
-        held = (*self._attributes.records, self._around, self._in_forward, self._in_batch)
-        names = [name for one in (*of_model, *held) for name in one.changed()]
-        names += ["gradients, because it calls backward itself"] if self._has_added_to_gradients() else []
+        names = [*self._settings.changed(), *(name for one in self._records() for name in one.changed())]
+        names += ["gradients, because it calls backward itself"] if self.gradients.have_changed() else []
         return [name for name in names if not name.endswith(_LIST_OF_METRICS)]
-
-    def _has_added_to_gradients(self) -> bool:
-        gradients = (self._gradients.get(index, (None, 0)) for index in range(len(self.parameters)))
-        return any(
-            parameter.grad is not gradient or (gradient is not None and gradient._version != version)
-            for parameter, (gradient, version) in zip(self.parameters, gradients, strict=True)
-        )
 
     def left_alone(self) -> list[str]:
         """Return the names of changes that the guard does not undo.
 
         These are numbers and strings outside the model, and new entries of caches.
         """
-        held = (self._around, self._in_forward, *self._attributes.records)
-        caches = [name for one in held for name in one.only_told()]
-        return self._around.left_alone() + (caches if caches and self.random_state.are_any_used() else [])
+        has_drawn = self.random_state.are_any_used()
+        return [] if self._graph is None else self._graph.left_alone(has_drawn=has_drawn)
 
     @property
     def is_comparing(self) -> bool:
         """Whether the guard is about to check tensors for changes. The check may run out of memory."""
-        return bool(self._suspects) or self._written.is_first
+        return bool(self._suspects) or self._learned.is_first
 
     def suspect(self, batch: Sequence[torch.Tensor]) -> None:
         """Record checksums of the tensors without a copy before a retry.
 
         They detect writes through `.data`, which do not change the version counter.
         """
-        held = (*self._attributes.records, self._around, self._in_forward)
-        uncopied = self._written.uncopied() + [each for one in held for each in one.tensors.uncopied()]
-        uncopied += [("a tensor of the batch", tensor) for tensor in batch]
+        uncopied = [("a tensor of the batch", tensor) for tensor in batch]
+        for one in (self._tensors, self._graph.tensors if self._graph is not None else None):
+            uncopied += one.uncopied() if one is not None else ()
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
-        found = []
-        for name, tensor, digest in self._suspects:
-            now = digest_of(tensor) if digest is not None else None
-            if now is not None and now != digest:
-                found.append(name)
-                self._written.learn(name)
+        found = [
+            name
+            for name, tensor, digest in self._suspects
+            if digest is not None and (now := digest_of(tensor)) is not None and now != digest
+        ]
+        self._learned.written.update(found)
         return found
 
     def check(self) -> None:
@@ -228,108 +234,70 @@ class Rewind:
             self.restore()
             raise RuntimeError(_text_of_lost(found))
 
-    def _check_apart(self, finished: Additions) -> None:
-        # Gradients that are views of one tensor share a version counter, so the additions to each of them cannot be
-        # identified.
-        if not finished:
-            return
-        memories = Counter(_memory(gradient) for gradient, _ in self._gradients.values())
-        for index in {index for index, _ in finished}:
-            several = memories[_memory(self._gradients[index][0])]
-            if several > 1:
-                raise RuntimeError(
-                    f"the gradients of {several} parameters are views of one tensor (as with "
-                    "gradient_as_bucket_view=True), and memory ran out after some of these gradients had been added "
-                    "to; which ones is not known. Expected a separate tensor for each gradient: use "
-                    "zero_grad(set_to_none=True)"
-                )
-
     def commit(self) -> None:
-        """Drop the recorded state, because the attempt has succeeded."""
-        self._gradients = {}
+        """Drop what is no longer needed of the recorded state, because the attempt has succeeded."""
+        self.gradients.record(is_fresh=True)
         self.random_state.discard()
-        self._buffers.commit()
         self._suspects = []
-        self._written.settle()
-        self._attributes.settle()
-        self._metrics.settle()
+        self._in_batch = None
+        if self._tensors is not None:
+            self._tensors.settle()
+            self._learned.is_first = False
+            if self._is_lively and not self._has_same_buffers():
+                self._spare, self._tensors = self._tensors.copies(), None
+        if self._graph is not None:
+            self._graph.tensors.settle()
+            if self._is_lively:
+                self._is_lively = not self._graph.has_same_objects()
+                self._graph = None if self._is_lively else self._graph
 
     def mark(self) -> Callable[[], bool]:
-        """Copy the record, and return a function that restores the copied state.
+        """Record the state, and return a function that restores it.
 
         The function returns True if it had to set accumulated gradients to None.
         """
-        kept = copy.copy(self)
-        kept._flags, kept._layers = copy.copy(self._flags), copy.copy(self._layers)
-        kept.random_state, kept._buffers = copy.copy(self.random_state), self._buffers.kept()
-        kept._optimizers, kept._written = self._optimizers.kept(), self._written.kept()
-        kept._attributes, kept._metrics = self._attributes.kept(), self._metrics.kept()
+        kept = Rewind(self.modules, self.parameters, self.random_state.devices, optimizers=self._optimizers)
+        kept._learned, kept._subject = self._learned, self._subject
+        kept.record(is_fresh=False)
 
         def restore() -> bool:
-            is_dropped = kept.drop(kept._restore_gradients())
-            kept._buffers.write_back()
-            lost = kept._restore_all_but_buffers()
+            is_dropped = kept.gradients.drop(kept.gradients.restore())
+            lost = kept._restore_all_but_gradients()
             if lost:
                 raise RuntimeError(_text_of_lost(lost))
             return is_dropped
 
         return restore
 
-    def drop(self, finished: Additions) -> bool:
-        """If a failed attempt has added to a gradient, set the gradient to None. Return whether there was such a
-        gradient.
-        """
-        for index, _ in finished:
-            self.parameters[index].grad = None
-        return bool(finished)
 
-    @contextmanager
-    def without(self, finished: Additions) -> Iterator[None]:
-        """Inside this context, skip gradient contributions that a failed attempt has already accumulated.
-
-        Raises:
-            RuntimeError: a gradient received fewer contributions than in the failed attempt.
-        """
-        if not finished:
-            yield
-            return
-        again = [
-            _RepeatedAdditions(self.parameters[index], count)
-            for index, count in Counter(index for index, _ in finished).items()
-        ]
-        try:
-            yield
-        finally:
-            for one in again:
-                one.finish()
-        if not all(one.is_whole for one in again):
-            raise RuntimeError(
-                "the attempt that ran out of memory added to a gradient more often than the complete retry did, so the "
-                "value of the gradient is not known; expected each backward to add to a gradient equally often: pass "
-                "use_reentrant=False to checkpoint(), and do not write gradients in post-accumulate hooks"
-            )
+def _add_buffers(tensors: Tensors, module: nn.Module) -> None:
+    if isinstance(module, torch.jit.ScriptModule):
+        return
+    is_ignored = _is_metric(module) or isinstance(module, _BatchNorm)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            is_table = name in module._non_persistent_buffers_set or not buffer.is_floating_point()
+            kind = Kind.TABLE if is_table else Kind.BUFFER
+            tensors.add(f"the buffer {name} of {type(module).__name__}", buffer, kind, is_ignored=is_ignored)
 
 
-def _attributes_of(
-    modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter], apart: set[int]
-) -> tuple[WatchedContents, WatchedContents]:
-    # PyTorch's own layers are left out of the first record, because they keep their state in buffers.
-    named = {child: name for module in modules for name, child in module.named_modules()}
-    metrics = {id(module) for module in named if _is_metric(module)}
-    known = {id(module) for module in named if _is_layer(module)}
-    known |= apart | set(map(id, parameters)) | {id(module._buffers) for module in named}
-    of_python = [module for module in named if isinstance(module._buffers, dict)]
-    known |= {id(buffer) for module in of_python for buffer in module._buffers.values()}
-    roots = [
-        (f"{type(module).__name__}{f' ({name})' if name else ''}", module)
-        for module, name in named.items()
-        if id(module) not in known
-    ]
-    own = [(name, one) for name, one in names_of(modules, parameters) if type(one) is nn.Parameter]
-    roots += [(name, attributes) for name, one in own if (attributes := vars(one))]
-    of_others = [root for root in roots if id(root[1]) not in metrics]
-    of_metrics = [root for root in roots if id(root[1]) in metrics]
-    return WatchedContents(of_others, known | metrics), WatchedContents(of_metrics, known)
+def _record_module(graph: Graph, module: nn.Module, name: str) -> None:
+    path = f"{type(module).__name__}{f' ({name})' if name else ''}"
+    place = Place.METRIC if _is_metric(module) else Place.MODEL
+    if isinstance(module, torch.jit.ScriptModule):
+        graph.seen.discard(id(module))
+        graph.add(path, module, place)
+        return
+    for registry in (module._buffers, module._parameters, module._modules):
+        graph.seen.add(id(registry))
+        graph.add_node(Names(path, registry, counts=True), place)
+    attributes = Names(path, vars(module), is_of_attributes=True, left_out=OF_EVERY_MODULE, counts=True)
+    graph.add_node(attributes, place)
+    for inner, element in attributes.children():
+        graph.add(inner, element, place)
+    for one in type(module).__mro__:
+        if not is_installed(one):
+            graph.add_class(one.__name__, one, place)
 
 
 def _is_metric(module: nn.Module) -> bool:
@@ -338,8 +306,13 @@ def _is_metric(module: nn.Module) -> bool:
     )
 
 
-def _is_layer(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch.nn.modules.") and not has_own_attributes(module)
+def _names_of(named: dict[nn.Module, str], parameters: Sequence[nn.Parameter]) -> Iterator[tuple[str, nn.Parameter]]:
+    # each parameter with a name for error messages
+    names: dict[int, str] = {}
+    for module, prefix in named.items():
+        for name, parameter in module._parameters.items():
+            names.setdefault(id(parameter), f"{prefix}.{name}" if prefix else name)
+    return ((f"the parameter {names.get(id(one), 'of an optimizer')}", one) for one in parameters)
 
 
 def _text_of_lost(names: Sequence[str]) -> str:
@@ -347,7 +320,8 @@ def _text_of_lost(names: Sequence[str]) -> str:
     return (
         f"the step ran out of memory after it had changed state that the guard cannot restore: {several}. The step is "
         "not retried, because that would change this state twice. Expected forward to change buffers, or attributes "
-        "and small tensors that it changes from the first step on; resume from a checkpoint"
+        "and small tensors that it changes from the first step on, and lazy modules run once before the first step; "
+        "resume from a checkpoint"
     )
 
 
@@ -356,197 +330,3 @@ def _text_of_lost(names: Sequence[str]) -> str:
 _LIST_OF_METRICS: Final = "._metric_attributes"
 # The maximum number of names in an error message.
 _NAMES: Final = 6
-
-
-class _RepeatedAdditions:
-    def __init__(self, parameter: nn.Parameter, count: int) -> None:
-        self._parameter = parameter
-        self._count = self._left = count
-        self._gradient = parameter.grad
-        parameter.grad = None
-        self._hook = parameter.register_post_accumulate_grad_hook(self._drop)
-
-    def _drop(self, parameter: torch.Tensor) -> None:
-        if self._left:
-            self._left -= 1
-            parameter.grad = None if self._left else self._gradient
-
-    @property
-    def is_whole(self) -> bool:
-        # also True if the retry made none, because its items do not use the parameter
-        return self._left in (0, self._count)
-
-    def finish(self) -> None:
-        self._hook.remove()
-        if self._left:
-            self._parameter.grad = self._gradient
-
-
-class _Buffers:
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
-        every = [child for module in modules for child in module.modules()]
-        # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
-        self._modules = [module for module in every if isinstance(module._buffers, dict)]
-        self._dicts = [module._buffers for module in self._modules]
-        self._full: list[dict[str, torch.Tensor | None]] = []
-        self._empty = self._dicts
-        self._names: list[str] = []
-        self._replaces = False
-        self._places: list[tuple[nn.Module, str]] = []
-        self._tensors: list[torch.Tensor | None] = []
-        self._versions: dict[int, int] = {}
-        self._is_recorded = False
-        self._copies: dict[int, torch.Tensor] = {}
-        self._groups: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
-        self._constant: set[int] = set()
-        self._watched: list[int] = []
-
-    def record(self) -> None:
-        self._is_recorded = False  # if recording fails, no buffer is restored
-        tensors = self._now()
-        if any(self._empty) or len(tensors) != len(self._tensors) or not all(map(is_, tensors, self._tensors)):
-            self._refresh()
-        if self._groups:
-            with_grad = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(False)  # noqa: FBT003  # what torch.no_grad does, in a tenth of its time
-            try:
-                for copies, sources in self._groups:
-                    torch._foreach_copy_(copies, sources)
-            finally:
-                torch._C._set_grad_enabled(with_grad)
-        self._versions = {place: _version_of(self._tensors[place]) for place in self._watched}
-        self._is_recorded = True
-
-    def _now(self) -> list[torch.Tensor | None]:
-        return list(chain.from_iterable(map(dict.values, self._full)))
-
-    def _refresh(self) -> None:
-        self._full = [buffers for buffers in self._dicts if buffers]
-        self._empty = [buffers for buffers in self._dicts if not buffers]
-        names = list(chain.from_iterable(self._full))
-        if names != self._names:
-            self._names = names
-            self._places = [(module, name) for module in self._modules for name in module._buffers]
-            self._tensors, self._groups, self._watched = [], [], []
-            self._copies.clear()
-            self._constant.clear()
-        elif self._tensors:
-            self._replaces = True
-        self._make_copies(self._now())
-
-    def _make_copies(self, tensors: list[torch.Tensor | None]) -> None:
-        self._tensors = []
-        groups: dict[tuple[torch.device, torch.dtype], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-        for place, tensor in enumerate(tensors):
-            is_out = tensor is None or place in self._constant or not can_be_copied(tensor)
-            if tensor is None or is_out or tensor.nbytes > FIRST_BYTES:
-                self._copies.pop(place, None)
-                continue
-            copy = self._copies.get(place)
-            if copy is None or _form(copy) != _form(tensor):
-                copy = self._copies[place] = torch.empty_like(tensor, requires_grad=False)
-            copies, sources = groups.setdefault((tensor.device, tensor.dtype), ([], []))
-            copies.append(copy)
-            sources.append(tensor)
-        self._tensors, self._groups = tensors, list(groups.values())
-        self._watched = [
-            place
-            for place, tensor in enumerate(tensors)
-            if tensor is not None and (place not in self._copies or tensor.nbytes > SMALL_BYTES)
-        ]
-
-    def restore(self) -> None:
-        if not self._is_recorded:
-            return
-        self.write_back()
-        tensors = self._tensors
-        for place in self._watched:
-            tensor = tensors[place]
-            if tensor is None or place in self._copies or _version_of(tensor) == self._versions[place]:
-                continue  # copied buffers need no version check, which would miss batch_norm's writes to statistics
-            module, name = self._places[place]
-            reset: Any = getattr(module, "reset_running_stats", None)
-            if reset is not None and self._versions[place] == _LAZY:
-                reset()
-                self._tensors, self._is_recorded = [], False  # from now on there are values to copy
-                continue
-            raise RuntimeError(
-                f"the buffer {name} of {type(module).__name__} (shape {tuple(tensor.shape)}) changed in the step that "
-                "ran out of memory, and it was not copied; expected that a buffer of more than 256 MiB changes from "
-                "the first step on or never, that a sparse or expanded buffer never changes, and that lazy modules "
-                "were run once before the first step"
-            )
-
-    def write_back(self) -> None:
-        known = {(id(module), name) for module, name in self._places}
-        for module in self._modules:
-            for name in [name for name in module._buffers if (id(module), name) not in known]:
-                delattr(module, name)
-        for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True)):
-            module._buffers[name] = tensor
-            if tensor is not None and place in self._copies:
-                with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-                    tensor.copy_(self._copies[place])
-
-    def changed(self) -> list[str]:
-        if not self._is_recorded:
-            return []
-        found = []
-        for place, ((module, name), tensor) in enumerate(zip(self._places, self._tensors, strict=True)):
-            now, copy = module._buffers.get(name), self._copies.get(place)
-            is_same = now is tensor and (
-                (copy is None and (place not in self._versions or _version_of(now) == self._versions[place]))
-                or (copy is not None and now is not None and is_equal(now, copy))
-            )
-            if not is_same and not isinstance(module, _BatchNorm):
-                found.append(f"the buffer {name} of {type(module).__name__}")
-        return found
-
-    def kept(self) -> Self:
-        kept = copy.copy(self)
-        kept._copies = {place: one.clone() for place, one in self._copies.items()}
-        return kept
-
-    def commit(self) -> None:
-        if not (self._watched or self._replaces):
-            return
-        tensors = self._now()
-        is_same = len(tensors) == len(self._tensors) and all(map(is_, tensors, self._tensors))
-        if not is_same or _LAZY in self._versions.values():
-            self._tensors, self._groups, self._watched = [], [], []
-            self._is_recorded = False
-            return
-        constant = [place for place in self._watched if place in self._copies and self._is_unchanged(place)]
-        if constant:
-            self._constant.update(constant)
-            self._tensors, self._watched = [], []  # the lists are built again without these buffers
-            self._is_recorded = False
-
-    def _is_unchanged(self, place: int) -> bool:
-        # A persistent buffer of floating-point numbers never counts as a constant table. A write through `.data` could
-        # change it without changing its version counter.
-        module, name = self._places[place]
-        tensor = self._tensors[place]
-        is_made = tensor is not None and tensor.is_floating_point() and name not in module._non_persistent_buffers_set
-        return not is_made and _version_of(tensor) == self._versions[place]
-
-
-_LAZY: Final = -2
-
-
-def _version_of(tensor: torch.Tensor | None) -> int:
-    # -1 for an inference tensor, -2 for a lazy or missing tensor
-    if tensor is None or is_lazy(tensor):
-        return _LAZY
-    return version_of(tensor)
-
-
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
-_gradient: Final = attrgetter("grad")

@@ -1,9 +1,9 @@
 """Chooses how a Python object is recorded, according to its type."""
 
 import argparse
-import array
-import ctypes
 import functools
+import io
+import operator
 import random
 import sys
 import threading
@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
+from itertools import count
 from operator import is_
 from queue import SimpleQueue
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
 
 import torch
@@ -23,26 +24,25 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler
 
 from ullage.training.guard.state.copies import SMALL_BYTES, version_of
-from ullage.training.guard.state.objects.content_node import (
+from ullage.training.guard.state.objects.node import (
     FEW,
     UNSET,
-    ContentNode,
-    DictNode,
-    ElementsNode,
-    LargeNode,
-    ProgressNode,
-    ReferenceNode,
-    SlotsNode,
-    StateNode,
+    Children,
+    Elements,
+    Names,
+    Node,
+    Slots,
+    State,
+    Variable,
     attributes_of,
-    reference_of_cell,
     slots_of,
 )
 
 _ARRAY_BYTES: Final = 64 << 20
-# The attributes in which every PyTorch module keeps its hooks. `flags` restores them.
-_OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
-_FUNCTIONS: Final = (FunctionType, MethodType, partial)
+_MOST_COMPARED: Final = 1 << 16
+"""The maximum number of elements of a container that are compared. Larger containers are compared only at both ends."""
+OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
+"""The attributes in which every PyTorch module keeps its hooks."""
 
 
 def is_installed(thing: Any) -> bool:
@@ -58,217 +58,183 @@ def _is_installed(home: str) -> bool:
     return "site-packages" in where or home.partition(".")[0] in sys.stdlib_module_names or not where
 
 
-def node_of(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
-    """Return a record of an object. None if the object cannot change."""
-    stateful = _stateful_of(path, value)
-    if stateful is not None:
-        return stateful
-    if isinstance(value, list | tuple | deque | set | bytearray | MutableMapping):
-        if isinstance(value, MutableMapping) and not isinstance(value, dict):
-            return _opened(path, value, is_opened)
+def node_of(path: str, value: Any, is_opened: Callable[[Any], bool], *, is_of_batch: bool = False) -> Node | None:
+    """Return a record of an object. None if the object cannot change.
+
+    Args:
+        path: what error messages call the object.
+        value: the object.
+        is_opened: returns whether the attributes of an object are recorded.
+        is_of_batch: whether the object is in a batch, where only containers, arrays and iterators are recorded.
+    """
+    if type(value) not in _USUAL:
+        for kinds, make in _AS_STATE if is_of_batch else (*_AS_STATE, *_BY_TYPE):
+            if isinstance(value, kinds):
+                return make(path, value)
+        node = _of_numpy(path, value)
+        if node is None and not is_of_batch:
+            node = _of_buffer(path, value)
+        if node is not None:
+            return node
+    if isinstance(value, list | deque | set | bytearray | dict):
         if len(value) > FEW:
-            return LargeNode(path, value)
-        if isinstance(value, dict):
-            return DictNode(path, value)
-        return ElementsNode(path, value)
-    if hasattr(type(value), "__next__") or type(value) is SimpleQueue:
-        return ProgressNode(path, value)
-    return _opened(path, value, is_opened)
-
-
-def _opened(path: str, value: Any, is_opened: Callable[[Any], bool]) -> ContentNode | None:
-    if not is_opened(value):
-        return None
-    if isinstance(getattr(value, "__dict__", None), dict):
-        left_out = _OF_EVERY_MODULE if isinstance(value, nn.Module) else frozenset[str]()
-        return DictNode(
-            path,
-            vars(value),
-            is_of_attributes=True,
-            left_out=left_out,
-            always_counts=isinstance(value, nn.Module) or type(value).__module__.startswith("torch."),
+            return State(path, value, partial(_digest_of, value), None)
+        return Names(path, value) if isinstance(value, dict) else Elements(path, value)
+    is_iterator = hasattr(type(value), "__next__") or type(value) is SimpleQueue
+    if is_iterator and not isinstance(value, MutableMapping):
+        inside = partial(_inside_iterator, path, value)
+        return State(
+            path, value, partial(_progress_of, value), None, is_equal=_is_same_place, children=inside, counts=True
         )
-    return SlotsNode(path, value) if any(map(slots_of, type(value).__mro__)) else None
+    return _opened(path, value) if is_opened(value) else None
 
 
-def _stateful_of(path: str, value: Any) -> ContentNode | None:
-    if isinstance(value, CellType):
-        return reference_of_cell(path, value)
-    if isinstance(value, torch.Generator):
-        return StateNode(path, value, value.get_state, value.set_state)
-    if isinstance(value, random.Random):
-        return None if value is random._inst else StateNode(path, value, value.getstate, value.setstate)
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    if isinstance(value, numpy.ndarray):
-        if value.dtype.hasobject or value.nbytes > _ARRAY_BYTES:
-            return None
-        return StateNode(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
-    if isinstance(value, numpy.random.Generator):
-        bits = value.bit_generator
-        return StateNode(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
-    if isinstance(value, numpy.random.RandomState):
-        return StateNode(path, value, lambda: value.get_state(legacy=False), value.set_state)
-    return None
+def _opened(path: str, value: Any) -> Node | None:
+    if isinstance(getattr(value, "__dict__", None), dict):
+        is_module = isinstance(value, nn.Module)
+        counts = is_module or type(value).__module__.startswith("torch.")
+        left_out = OF_EVERY_MODULE if is_module else frozenset[str]()
+        return Names(path, vars(value), is_of_attributes=True, left_out=left_out, counts=counts)
+    return Slots(path, value) if any(map(slots_of, type(value).__mro__)) else None
 
 
-def odd_node_of(path: str, value: Any) -> ContentNode | None:
-    """Return a record of an object of a rare type, such as a cache or an optimizer. None for other objects."""
-    if isinstance(value, _FUNCTIONS):
-        return None if is_installed(value.func if isinstance(value, partial) else value) else FunctionNode(path, value)
-    if isinstance(value, functools._lru_cache_wrapper):
-        return CacheNode(path, value)
-    if isinstance(value, Optimizer):
-        return OptimizerNode(path, value)
-    if isinstance(value, argparse.Namespace | threading.local):
-        return DictNode(path, vars(value), is_of_attributes=True)
-    if isinstance(value, weakref.WeakKeyDictionary | weakref.WeakValueDictionary):
-        return DictNode(path, value.__dict__["data"])
-    if isinstance(value, torch.jit.ScriptModule) and hasattr(value, "_concrete_type"):
-        return ScriptNode(path, value)
-    if isinstance(value, ContextVar):
-        return _VariableNode(path, value, lambda: value.get(UNSET), value.set, always_counts=True)
-    if isinstance(value, array.array):
-        return StateNode(path, value, lambda: value[:], partial(value.__setitem__, slice(None)), always_counts=True)
-    shared = _shared_memory_of(value)
-    if shared is not None:
-        put = lambda saved: ctypes.memmove(ctypes.addressof(shared), saved, len(saved))  # noqa: E731
-        return StateNode(path, value, lambda: bytes(shared), put, always_counts=True)
-    if isinstance(value, Dataset | Sampler) and not is_installed(type(value)) and hasattr(value, "__dict__"):
-        return DataNode(path, vars(value), is_of_attributes=True)
-    return None
+def _digest_of(container: Any) -> Any:
+    length = len(container)
+    if not length:
+        return 0
+    if length > _MOST_COMPARED:
+        last = next(reversed(container)) if hasattr(container, "__reversed__") else None
+        return length, id(next(iter(container))), id(last)
+    elements = list(container.values()) if isinstance(container, dict) else list(container)
+    versions = [version_of(one) for one in elements if isinstance(one, torch.Tensor)]
+    return hash((tuple(map(id, elements)), tuple(versions)))
 
 
-def _shared_memory_of(value: Any) -> Any:
-    shared = sys.modules.get("multiprocessing.sharedctypes")
-    if shared is not None and isinstance(value, shared.SynchronizedBase):
-        return value.get_obj()
-    kind = type(value)
-    return value if kind.__module__ == "ctypes" or isinstance(value, ctypes._SimpleCData | ctypes.Array) else None
+def _variable(path: str, cell: CellType) -> Node:
+    def read() -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            return UNSET
 
-
-class DataNode(DictNode):
-    """A record of a user's dataset or sampler. Large arrays and tensors are left out."""
-
-    def children(self) -> Iterator[tuple[str, Any]]:
-        for path, element in super().children():
-            if getattr(element, "nbytes", SMALL_BYTES + 1) <= SMALL_BYTES or isinstance(element, torch.Tensor):
-                yield path, element
-
-
-class FunctionNode(ContentNode):
-    """A record of a user's function: its closure variables, defaults and attributes."""
-
-    def record(self) -> None:
-        """Do nothing. A function object does not change."""
-
-    def is_same(self) -> bool:
-        return True
-
-    def children(self) -> Iterator[tuple[str, Any]]:
-        function = self.value
-        if isinstance(function, partial):
-            yield from ((self.path, one) for one in (function.func, function.args, function.keywords))
-        elif isinstance(function, MethodType):
-            yield from ((self.path, one) for one in (function.__self__, function.__func__))
+    def write(content: Any) -> None:
+        if content is UNSET:
+            del cell.cell_contents
         else:
-            yield from zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-            yield from ((self.path, one) for one in function.__defaults__ or ())
-            yield from (function.__kwdefaults__ or {}).items()
-            yield from attributes_of(self.path, function)
+            cell.cell_contents = content
+
+    return Variable(path, cell, read, write)
 
 
-class CacheNode(ContentNode):
+def _context_variable(path: str, variable: ContextVar[Any]) -> Node:
+    is_set = variable.get(UNSET) is not UNSET
+    write = variable.set if is_set else None  # a variable without a value cannot lose its value again
+    return Variable(path, variable, lambda: variable.get(UNSET), write, counts=True)
+
+
+def _function(path: str, function: Any) -> Node | None:
+    if is_installed(function.func if isinstance(function, partial) else function):
+        return None
+    return State(path, function, lambda: None, None, children=partial(_inside_function, path, function))
+
+
+def _inside_function(path: str, function: Any) -> Children:
+    if isinstance(function, partial):
+        yield from ((path, one) for one in (function.func, function.args, function.keywords))
+    elif isinstance(function, MethodType):
+        yield from ((path, one) for one in (function.__self__, function.__func__))
+    else:
+        yield from zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        yield from ((path, one) for one in function.__defaults__ or ())
+        yield from (function.__kwdefaults__ or {}).items()
+        yield from attributes_of(path, function)
+
+
+class Cache(State):
     """A record of a `functools.cache`. New entries are removed only if the cache was empty before."""
 
-    is_only_told = True
+    def __init__(self, path: str, cache: Any) -> None:
+        inside = lambda: iter([(path, cache.__wrapped__)])  # noqa: E731
+        super().__init__(path, cache, cache.cache_info, None, is_equal=_is_same_cache, children=inside)
 
-    def read(self) -> Any:
-        return self.value.cache_info()
-
-    def is_same(self) -> bool:
-        return bool(self.saved.currsize == 0 or self.read().misses == self.saved.misses)
+    @property
+    def is_told_only(self) -> bool:
+        return True
 
     def put_back(self) -> bool:
-        if self.saved.currsize == 0 and self.read().currsize:
+        if self.saved.currsize == 0:
             self.value.cache_clear()
         return True
 
-    def children(self) -> Iterator[tuple[str, Any]]:
-        yield self.path, self.value.__wrapped__
+
+def _is_same_cache(now: Any, saved: Any) -> bool:
+    return bool(now.misses == saved.misses)
 
 
-class _VariableNode(ReferenceNode):
-    # if the variable had no value, this cannot be restored
-    def put_back(self) -> bool:
-        return self.saved is not UNSET and super().put_back()
+def _attributes(path: str, value: Any) -> Node:
+    return Names(path, vars(value), is_of_attributes=True)
 
 
-class ScriptNode(ContentNode):
-    """A record of a TorchScript module, whose attributes are stored in C++."""
+def _weak_dictionary(path: str, value: Any) -> Node:
+    return Names(path, value.__dict__["data"])
 
-    always_counts = True
 
-    def __init__(self, path: str, value: Any) -> None:
-        apart = {name for some in (value._parameters, value._buffers) for name, _ in some.items()}
-        self._names = [name for name in value._concrete_type.get_attributes() if name not in apart]
-        super().__init__(path, value)
+def _script(path: str, value: Any) -> Node | None:
+    # the attributes of a TorchScript module are stored in C++
+    if not hasattr(value, "_concrete_type"):
+        return None
+    apart = {name for some in (value._parameters, value._buffers) for name, _ in some.items()}
+    names = [name for name in value._concrete_type.get_attributes() if name not in apart]
 
-    def read(self) -> Any:
-        return {name: self.value._c.getattr(name) for name in self._names}
+    def read() -> dict[str, Any]:
+        return {name: value._c.getattr(name) for name in names}
 
-    def is_same(self) -> bool:
+    def write(saved: dict[str, Any]) -> None:
+        for name, before in saved.items():
+            value._c.setattr(name, before)
+
+    def is_equal(now: dict[str, Any], saved: dict[str, Any]) -> bool:
         return all(
-            now is before or (not isinstance(now, torch.Tensor) and type(now) is type(before) and now == before)
-            for now, before in zip(self.read().values(), self.saved.values(), strict=True)
+            one is before or (not isinstance(one, torch.Tensor) and type(one) is type(before) and one == before)
+            for one, before in zip(now.values(), saved.values(), strict=True)
         )
 
-    def names(self) -> list[str]:
-        now = self.read()
-        return [f"{self.path}.{name}" for name in self._names if now[name] is not self.saved[name]] or [self.path]
+    def children() -> Children:
+        every = [*read().items(), *value._buffers.items()]
+        return ((f"{path}.{name}", one) for name, one in every if isinstance(one, torch.Tensor))
 
-    def put_back(self) -> bool:
-        for name, before in self.saved.items():
-            self.value._c.setattr(name, before)
-        return True
-
-    def children(self) -> Iterator[tuple[str, Any]]:
-        every = [*self.saved.items(), *self.value._buffers.items()]
-        yield from ((f"{self.path}.{name}", one) for name, one in every if isinstance(one, torch.Tensor))
+    return State(path, value, read, write, is_equal=is_equal, children=children, counts=True)
 
 
-class OptimizerNode(ContentNode):
-    """A record of an optimizer. Its settings are restored, but a step of the optimizer cannot be undone."""
+def _optimizer(path: str, optimizer: Optimizer) -> Node:
+    # its settings are restored, but a step of the optimizer cannot be undone
+    def read() -> Any:
+        tensors = list(_tensors_in(list(optimizer.state.values())))
+        own = [one for one in vars(optimizer).values() if isinstance(one, int | float)]
+        return tensors, [*map(version_of, tensors), *own]
 
-    always_counts = True
+    inside = lambda: iter([(path, optimizer.param_groups)])  # noqa: E731
+    return State(path, optimizer, read, None, is_equal=_are_same_tensors, children=inside, counts=True)
 
-    def __init__(self, path: str, value: Optimizer, *, is_state_read: bool = True) -> None:
-        # The state of the guard's own optimizers is not recorded, because only the guard steps them.
-        self._is_state_read = is_state_read
-        super().__init__(path, value)
 
-    def read(self) -> Any:
-        groups = list(map(dict, self.value.param_groups))
-        if not self._is_state_read:
-            return groups, [], []
-        tensors = list(_tensors_in(list(self.value.state.values())))
-        own = [one for one in vars(self.value).values() if isinstance(one, int | float)]
-        return groups, tensors, [*map(version_of, tensors), *own]
+def foreign_node_of(path: str, value: Any) -> Node:
+    """Return a record of an object from an installed package. Only tensors in its attributes are recorded."""
 
-    def is_same(self) -> bool:
-        return self._has_not_stepped(now := self.read()) and _are_same(now[0], self.saved[0])
+    def read() -> Any:
+        tensors: list[torch.Tensor] = []
+        for one in vars(value).values():
+            if isinstance(one, list | tuple | dict) and 0 < len(one) <= FEW:
+                first = next(iter(one.values() if isinstance(one, dict) else one))
+                tensors += _tensors_in(one, _DEEPEST) if isinstance(first, torch.Tensor) else ()
+            elif isinstance(one, torch.Tensor):
+                tensors.append(one)
+        return tensors, list(map(version_of, tensors))
 
-    def _has_not_stepped(self, now: Any) -> bool:
-        return len(now[1]) == len(self.saved[1]) and all(map(is_, now[1], self.saved[1])) and now[2] == self.saved[2]
+    return State(path, value, read, None, is_equal=_are_same_tensors, counts=True)
 
-    def put_back(self) -> bool:
-        now = self.read()
-        for group, saved in zip(self.value.param_groups, self.saved[0], strict=False):
-            for name in group.keys() - saved.keys():
-                del group[name]
-            group.update(saved)
-        return self._has_not_stepped(now) and len(now[0]) == len(self.saved[0])
+
+def _are_same_tensors(now: Any, saved: Any) -> bool:
+    return len(now[0]) == len(saved[0]) and all(map(is_, now[0], saved[0])) and bool(now[1] == saved[1])
 
 
 def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
@@ -282,53 +248,150 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 _DEEPEST: Final = 3
 
 
-class ForeignNode(ContentNode):
-    """A record of an object from an installed package. Only tensors in its attributes are recorded."""
+def gradient_node_of(path: str, tensor: torch.Tensor) -> Node | None:
+    """Return a record of the gradient of a tensor that is not a parameter, such as an attacked image."""
+    if not (tensor.requires_grad and tensor.is_leaf):
+        return None
+    is_copied = not isinstance(tensor, nn.Parameter) and tensor.nbytes <= SMALL_BYTES
 
-    def read(self) -> Any:
-        tensors: list[torch.Tensor] = []
-        for value in vars(self.value).values():
-            if isinstance(value, list | tuple | dict) and 0 < len(value) <= FEW:
-                first = next(iter(value.values() if isinstance(value, dict) else value))
-                tensors += _tensors_in(value, _DEEPEST) if isinstance(first, torch.Tensor) else ()
-            elif isinstance(value, torch.Tensor):
-                tensors.append(value)
-        return tensors, list(map(version_of, tensors))
+    def read() -> Any:
+        gradient = tensor.grad
+        return [] if gradient is None else [gradient], [-1 if gradient is None or is_copied else version_of(gradient)]
 
-    def is_same(self) -> bool:
-        now, saved = self.read(), self.saved
-        return len(now[0]) == len(saved[0]) and all(map(is_, now[0], saved[0])) and now[1] == saved[1]
+    def write(saved: Any) -> None:
+        tensor.grad = saved[0][0] if saved[0] else None
 
-    def other(self) -> list[Any]:
-        return [*self.saved[0], *self.read()[0]]
+    def children() -> Children:
+        return iter([(f"{path}.grad", tensor.grad)] if is_copied and tensor.grad is not None else ())
+
+    return State(f"{path}.grad", tensor, read, write, is_equal=_are_same_tensors, children=children)
 
 
-def _are_same(now: list[dict[str, Any]], saved: list[dict[str, Any]]) -> bool:
-    return len(now) == len(saved) and all(
-        one.keys() == other.keys() and all(map(is_, one.values(), other.values()))
-        for one, other in zip(now, saved, strict=True)
-    )
+def _dataset(path: str, value: Any) -> Node | None:
+    return None if is_installed(type(value)) or not hasattr(value, "__dict__") else _Dataset(path, value)
 
 
-class GradientNode(ContentNode):
-    """A record of the gradient of a tensor that is not a parameter, such as the input of an adversarial attack."""
+class _Dataset(Names):
+    # large arrays of a user's dataset are left out
+    def __init__(self, path: str, value: Any) -> None:
+        super().__init__(path, vars(value), is_of_attributes=True)
 
-    def __init__(self, path: str, value: torch.Tensor, *, is_copied: bool) -> None:
-        self._is_copied = is_copied
-        super().__init__(path, value)
+    def children(self) -> Children:
+        for path, element in super().children():
+            if getattr(element, "nbytes", SMALL_BYTES + 1) <= SMALL_BYTES or isinstance(element, torch.Tensor):
+                yield path, element
 
-    def read(self) -> Any:
-        gradient = self.value.grad
-        return gradient, -1 if gradient is None or self._is_copied else version_of(gradient)
 
-    def is_same(self) -> bool:
-        gradient, version = self.read()
-        return gradient is self.saved[0] and version == self.saved[1]
+def _of_numpy(path: str, value: Any) -> Node | None:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.ndarray):
+        if value.dtype.hasobject or value.nbytes > _ARRAY_BYTES:
+            return None
+        return State(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
+    if isinstance(value, numpy.random.Generator):
+        bits = value.bit_generator
+        return State(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
+    if isinstance(value, numpy.random.RandomState):
+        return State(path, value, lambda: value.get_state(legacy=False), value.set_state)
+    return None
 
-    def put_back(self) -> bool:
-        self.value.grad = self.saved[0]
-        return bool(self.read()[1] == self.saved[1])
 
-    def children(self) -> Iterator[tuple[str, Any]]:
-        if self._is_copied and self.saved[0] is not None:
-            yield self.path, self.saved[0]
+def _of_buffer(path: str, value: Any) -> Node | None:
+    # arrays of Python, ctypes and multiprocessing
+    value = value.get_obj() if hasattr(value, "get_obj") else value
+    try:
+        is_fixed = memoryview(value).readonly or memoryview(value).nbytes > _ARRAY_BYTES
+    except TypeError:
+        return None
+    if is_fixed:
+        return None
+
+    def write(saved: bytes) -> None:
+        memoryview(value).cast("B")[:] = saved
+
+    return State(path, value, lambda: bytes(memoryview(value)), write, counts=True)
+
+
+def _generator_of_python(path: str, value: random.Random) -> Node | None:
+    return None if value is random._inst else State(path, value, value.getstate, value.setstate)
+
+
+def _generator_of_torch(path: str, value: torch.Generator) -> Node:
+    return State(path, value, value.get_state, value.set_state)
+
+
+def _progress_of(iterator: Any) -> Any:
+    if isinstance(iterator, GeneratorType):
+        frame = iterator.gi_frame
+        return None if frame is None else (frame.f_lasti, *frame.f_locals.values())
+    if isinstance(iterator, count):
+        return repr(iterator)
+    if hasattr(iterator, "_num_yielded"):  # iterators of PyTorch's DataLoader
+        return iterator._num_yielded
+    if hasattr(iterator, "qsize"):
+        return iterator.qsize()
+    if type(iterator) in _AROUND_OTHERS:
+        return iterator.__reduce__()[1][1] if type(iterator) is enumerate else 0
+    if isinstance(iterator, io.IOBase):
+        return _place_in(iterator)
+    try:
+        return operator.length_hint(iterator, -1)
+    except Exception:
+        return -1
+
+
+def _is_same_place(now: Any, saved: Any) -> bool:
+    if now == -1:
+        return False  # the progress is not known
+    if isinstance(now, tuple) and isinstance(saved, tuple):
+        return len(now) == len(saved) and now[0] == saved[0] and all(map(is_, now[1:], saved[1:]))
+    return type(now) is type(saved) and not isinstance(now, tuple) and bool(now == saved)
+
+
+def _inside_iterator(path: str, iterator: Any) -> Children:
+    if isinstance(iterator, GeneratorType) and iterator.gi_frame is not None:
+        # A generator may be at the same line with the same variables although one of these variables, an iterator, has
+        # advanced.
+        yield from ((f"{path}.{name}", inner) for name, inner in iterator.gi_frame.f_locals.items())
+        yield path, iterator.gi_yieldfrom
+    elif type(iterator) in _AROUND_OTHERS:
+        yield from ((path, inner) for inner in iterator.__reduce__()[1])
+    elif hasattr(iterator, "_sampler_iter"):
+        # a loader that fails in the middle of a fetch has advanced its sampler without counting the batch
+        yield path, iterator._sampler_iter
+
+
+# The types of iterators that contain another iterator and advance it, such as `zip` and `map`.
+_AROUND_OTHERS: Final = (zip, map, filter, enumerate)
+
+
+def _place_in(file: io.IOBase) -> int:
+    # 0 for a file that is only written, -1 if the position is unknown
+    try:
+        return file.tell() if file.readable() and file.seekable() else 0
+    except OSError:  # the file is being read line by line
+        return -1
+    except ValueError:  # the file is closed
+        return 0
+
+
+_USUAL: Final = frozenset((dict, list, set))
+"""The types of most objects, which need no look at the following tables."""
+_Maker = Callable[[str, Any], Node | None]
+_AS_STATE: Final[tuple[tuple[Any, _Maker], ...]] = (
+    (CellType, _variable),
+    (torch.Generator, _generator_of_torch),
+    (random.Random, _generator_of_python),
+)
+_BY_TYPE: Final[tuple[tuple[Any, _Maker], ...]] = (
+    (FunctionType | MethodType | partial, _function),
+    (functools._lru_cache_wrapper, Cache),
+    (Optimizer, _optimizer),
+    (argparse.Namespace | threading.local, _attributes),
+    (weakref.WeakKeyDictionary | weakref.WeakValueDictionary, _weak_dictionary),
+    (torch.jit.ScriptModule, _script),
+    (ContextVar, _context_variable),
+    (Dataset | Sampler, _dataset),
+)

@@ -11,8 +11,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ullage.training.guard.state.objects.content_node import attributes_of
-from ullage.training.guard.state.objects.contents import Contents
+from ullage.training.guard.state.objects.graph import Graph, Place
+from ullage.training.guard.state.objects.node import attributes_of
 from ullage.training.guard.state.objects.node_of import is_installed
 
 # The maximum depth of function calls. The variables of functions called at a greater depth are not recorded.
@@ -29,7 +29,7 @@ _BY_SYNTAX: Final = frozenset(
 )
 
 
-def record_function(contents: Contents, function: Any) -> None:
+def record_function(graph: Graph, function: Any, place: Place) -> None:
     """Record the variables that a function may change, including those of user functions that it calls."""
     seen: set[int] = set()
     waiting = [(function, 0)]
@@ -39,41 +39,42 @@ def record_function(contents: Contents, function: Any) -> None:
             continue
         seen.add(id(one))
         if isinstance(one, partial):
-            contents.add("an argument of the loss function", [one.args, one.keywords])
+            graph.add("an argument of the loss function", [one.args, one.keywords], place)
             waiting.append((one.func, depth))
         elif isinstance(one, MethodType):
-            contents.add("self", one.__self__)
+            graph.add("self", one.__self__, place)
             waiting.append((one.__func__, depth))
         elif isinstance(one, FunctionType):
-            waiting += [(inner, depth + by) for inner, by in _record_variables(contents, one)]
+            waiting += [(inner, depth + by) for inner, by in _record_variables(graph, one, place)]
         elif isinstance(one, nn.Module):
-            contents.add("the loss function", one)
+            graph.add("the loss function", one, place)
             waiting.append((type(one).forward, depth))
         elif not isinstance(one, type) and callable(one):
-            contents.add("the loss function", one)
+            graph.add("the loss function", one, place)
             waiting.append((getattr(type(one), "__call__", None), depth + 1))  # noqa: B004
 
 
-def record_methods(contents: Contents, kinds: Iterable[type]) -> None:
+def record_methods(graph: Graph, kinds: Iterable[type]) -> None:
     """Record the global variables and classes that the methods of the user's modules may change."""
     for kind in kinds:
         for one in kind.__mro__:
             if issubclass(one, nn.Module) and not is_installed(one):
-                for method in vars(one).values():
-                    if isinstance(method, FunctionType):
-                        record_function(contents, method)
+                _record_methods_of(graph, one)
 
 
-def record_autograd_functions(contents: Contents) -> None:
+def record_autograd_functions(graph: Graph) -> None:
     """Record what the user's subclasses of `torch.autograd.Function` may change, in backward too."""
     for kind in _subclasses_of(torch.autograd.Function):
-        if is_installed(kind):
-            continue
-        contents.add_class(kind.__qualname__, kind)
-        for method in vars(kind).values():
-            function = getattr(method, "__func__", method)
-            if isinstance(function, FunctionType):
-                record_function(contents, function)
+        if not is_installed(kind):
+            graph.add_class(kind.__qualname__, kind, Place.FORWARD)
+            _record_methods_of(graph, kind)
+
+
+def _record_methods_of(graph: Graph, kind: type) -> None:
+    for method in vars(kind).values():
+        function = getattr(method, "__func__", method)
+        if isinstance(function, FunctionType):
+            record_function(graph, function, Place.FORWARD)
 
 
 def _subclasses_of(kind: type) -> Iterator[type]:
@@ -83,13 +84,13 @@ def _subclasses_of(kind: type) -> Iterator[type]:
         yield from _subclasses_of(one)
 
 
-def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tuple[Any, int]]:
+def _record_variables(graph: Graph, function: FunctionType, place: Place) -> Iterator[tuple[Any, int]]:
     # Each function comes with the number of call levels that it adds: 0 for a function in a closure, otherwise 1.
     for path, attributes in attributes_of(function.__name__, function):
-        contents.add(path, attributes)
+        graph.add(path, attributes, place)
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        contents.add(name, cell)
+        graph.add(name, cell, place)
         try:
             content = cell.cell_contents
         except ValueError:
@@ -97,21 +98,22 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
         if isinstance(content, FunctionType | MethodType | partial):
             yield content, 0
     for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        contents.add("a default of the loss function", default)
+        graph.add("a default of the loss function", default, place)
     namespace = function.__globals__
+    graph.watch_size(namespace)
     names = _names_of(code)
     for name in names:
         if name not in namespace:
             continue
         value = namespace[name]
         if not isinstance(value, ModuleType):
-            yield from ((one, 1) for one in _record_name(contents, namespace, name))
+            yield from ((one, 1) for one in _record_name(graph, namespace, name, place))
         elif not is_installed(value):
             inside = vars(value)
             of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
-            yield from ((one, 1) for inner in of_module for one in _record_name(contents, inside, inner))
+            yield from ((one, 1) for inner in of_module for one in _record_name(graph, inside, inner, place))
     called = _BY_SYNTAX.union(names)
-    for kind in contents.classes:
+    for kind in graph.classes:
         for name in vars(kind).keys() & called:
             method = vars(kind)[name]
             method = getattr(method, "__func__", None) or getattr(method, "fget", None) or method
@@ -119,16 +121,31 @@ def _record_variables(contents: Contents, function: FunctionType) -> Iterator[tu
                 yield method, 1
 
 
-def _record_name(contents: Contents, namespace: dict[str, Any], name: str) -> Iterator[Any]:
+def _record_name(graph: Graph, namespace: dict[str, Any], name: str, place: Place) -> Iterator[Any]:
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):
-            contents.add_class(name, value)
+            graph.add_class(name, value, place)
     elif isinstance(value, FunctionType | MethodType | partial):
         if not is_installed(value.func if isinstance(value, partial) else value):
+            graph.add_variable(name, namespace, name, place)
             yield value
     else:
-        contents.add_name(name, namespace, name)
+        graph.add_variable(name, namespace, name, place)
+        graph.add(name, value, place)
+
+
+def number_of_autograd_functions() -> str:
+    """Return a text that changes when a subclass of `torch.autograd.Function` is defined."""
+    counter = getattr(torch.autograd.function, "AUTOGRAD_FUNCTION_COUNTER", None)  # since torch 2.1
+    return repr(counter) if counter is not None else str(len(torch.autograd.Function.__subclasses__()))
+
+
+def signature_of(function: Any) -> list[Any]:
+    """Return objects that are the same for two functions if these use the same variables."""
+    if not isinstance(function, FunctionType):
+        return [function]
+    return [function.__code__, *(function.__closure__ or ()), *(function.__defaults__ or ()), function.__kwdefaults__]
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,290 @@
+"""Records Python objects and everything that they refer to, detects changes, and undoes them.
+
+Large objects are not copied. Objects of libraries, such as data loaders and threads, are not recorded.
+"""
+
+import io
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from enum import Enum, auto
+from itertools import chain
+from operator import is_, itemgetter
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from ullage.base.errors import UsageError
+from ullage.training.guard.state.objects.node import ATOMS, Class, Elements, Names, Node, Slots, Variable
+from ullage.training.guard.state.objects.node_of import Cache, foreign_node_of, gradient_node_of, is_installed, node_of
+from ullage.training.guard.state.tensors import Kind, Learned, Tensors
+
+# The maximum number of objects in one record. The remaining objects are ignored.
+_MOST: Final = 20_000
+_DEEPEST: Final = 16
+_NOT_OPENED: Final = (
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    DataLoader,
+    Dataset,
+    Sampler,
+)
+# PyTorch types that a training loop steps, such as schedulers. The attributes of these objects are recorded, unlike
+# those of other PyTorch objects.
+_OF_TRAINING: Final = (torch.optim.lr_scheduler.LRScheduler, GradScaler)
+# The packages whose objects are not searched for more objects. PyTorch modules are an exception: they are searched.
+_CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue", "types"}) | {
+    "accelerate",
+    "deepspeed",
+    "lightning",
+    "lightning_fabric",
+    "mlflow",
+    "numpy",
+    "pytorch_lightning",
+    "torch",
+    "ullage",
+    "wandb",
+}
+
+_STREAMS: Final = (Iterator, AsyncIterator, Awaitable, io.IOBase, DataLoader, IterableDataset)
+_QUEUE: Final = ("get", "put", "empty")
+_FILE: Final = ("read", "close")
+_CONNECTION: Final = ("recv", "send")
+
+
+class Place(Enum):
+    """Where an object was found. This decides what is recorded of it."""
+
+    MODEL = auto()
+    """In an attribute of the model. Attributes of objects from installed packages are recorded too."""
+    METRIC = auto()
+    """In a metric, which may change in each part of a batch."""
+    FORWARD = auto()
+    """In a global variable or a class that methods of the model use."""
+    OUTSIDE = auto()
+    """Around the loss function. A change counts only if it involves tensors, arrays or modules."""
+    BATCH = auto()
+    """In the batch. Tensors are not copied, and neither functions nor classes are followed."""
+
+
+class Graph:
+    """A record of some Python objects and everything that they refer to."""
+
+    def __init__(self, learned: Learned | None = None, seen: set[int] | None = None) -> None:
+        """Create an empty record.
+
+        Args:
+            learned: what earlier steps have shown about tensors.
+            seen: the `id`s of objects that are recorded elsewhere and are not followed.
+        """
+        self.seen: set[int] = set() if seen is None else seen
+        self.nodes: list[Node] = []
+        self.classes: list[type] = []
+        self.tensors = Tensors(learned or Learned())
+        self._namespaces: dict[int, dict[str, Any]] = {}
+        # Most objects are dictionaries and lists, and most do not change. They are compared all at once.
+        self._sized: list[dict[Any, Any] | list[Any]] = []
+        self._attributes: list[tuple[Callable[[Any], Any], list[dict[Any, Any]]]] = []
+        self._dicts: list[dict[Any, Any]] = []
+        self._lists: list[list[Any]] = []
+        self._others: list[Node] = []
+        self._sizes: list[int] = []
+        self._flat: list[Any] = []
+
+    def add(self, path: str, value: Any, place: Place) -> None:
+        """Record an object and everything that it refers to. Error messages call the object `path`."""
+        deque(self.entered(path, value, place), maxlen=0)
+
+    def add_node(self, node: Node, place: Place) -> None:
+        """Record what a node records, without following its references."""
+        node.is_outside = place is Place.OUTSIDE
+        node.is_ignored = place is Place.METRIC
+        self.nodes.append(node)
+
+    def add_variable(self, path: str, namespace: dict[str, Any], name: str, place: Place) -> None:
+        """Record the value of a global variable, so that new assignments to it are detected."""
+
+        def write(value: Any) -> None:
+            namespace[name] = value
+
+        self.add_node(Variable(path, namespace, lambda: namespace.get(name), write), place)
+
+    def watch_size(self, namespace: dict[str, Any]) -> None:
+        """Make a new record if variables are added to a namespace."""
+        self._namespaces[id(namespace)] = namespace
+
+    def add_class(self, path: str, owner: type, place: Place) -> None:
+        """Record the attributes of a class, and everything that they refer to."""
+        if id(owner) not in self.seen:
+            self.seen.add(id(owner))
+            self.classes.append(owner)
+            node = Class(path, owner)
+            self.add_node(node, place)
+            for name, element in node.children():
+                self.add(name, element, place)
+
+    def entered(self, path: str, value: Any, place: Place) -> Iterator[tuple[str, Any]]:
+        """Record an object and everything that it refers to. Yield each recorded object with its name."""
+        waiting = [(path, value, 0)]
+        while waiting:
+            name, one, depth = waiting.pop()
+            if isinstance(one, ATOMS) or id(one) in self.seen or depth > _DEEPEST:
+                continue
+            if len(self.nodes) >= _MOST:
+                return
+            self.seen.add(id(one))
+            yield name, one
+            inside: Iterable[tuple[str, Any]] = ()
+            node = None
+            if isinstance(one, tuple):  # cannot change itself
+                inside = ((f"{name}[{index}]", element) for index, element in enumerate(one))
+            elif isinstance(one, torch.Tensor):
+                node = self._add_tensor(name, one, place)
+                if place is not Place.BATCH and not isinstance(one, nn.Parameter):
+                    waiting.append((name, one.__dict__, depth + 1))
+            else:
+                node = self._node_of(name, one, place)
+            if node is not None:
+                self.add_node(node, place)
+                inside = node.children()
+            waiting += [(inner, element, depth + 1) for inner, element in inside]
+
+    def _add_tensor(self, name: str, tensor: torch.Tensor, place: Place) -> Node | None:
+        kind = Kind.OF_BATCH if place is Place.BATCH else Kind.OTHER
+        self.tensors.add(name, tensor, kind, is_ignored=place is Place.METRIC)
+        return gradient_node_of(name, tensor)
+
+    def _node_of(self, name: str, value: Any, place: Place) -> Node | None:
+        is_deep = place in (Place.MODEL, Place.METRIC, Place.BATCH)
+        node = node_of(name, value, lambda one: _is_opened(one, is_deep=is_deep), is_of_batch=place is Place.BATCH)
+        if node is None and not is_deep and _is_foreign(value):
+            return foreign_node_of(name, value)
+        if place is not Place.BATCH and isinstance(node, Names | Slots) and not isinstance(value, dict):
+            for one in type(value).__mro__:
+                if not is_installed(one):
+                    self.add_class(one.__name__, one, place)
+        return node
+
+    def record(self) -> None:
+        """Record the current state of all nodes and tensors again. The nodes have to be the same."""
+        containers = [node for node in self.nodes if isinstance(node, Names | Elements)]
+        by_names: dict[tuple[str, ...], list[dict[Any, Any]]] = {}
+        self._dicts, self._lists = [], []
+        for node in containers:
+            if isinstance(node, Names) and node.is_of_attributes and isinstance(node.value, dict):
+                names = tuple(name for name in node.saved if name not in node.left_out)
+                by_names.setdefault(names, []).append(node.value)
+            elif isinstance(node.value, dict) and node.value:
+                self._dicts.append(node.value)
+            elif isinstance(node.value, list):
+                self._lists.append(node.value)
+        # a getter of a single name returns no tuple
+        self._attributes = [(itemgetter(*names, names[0]), dicts) for names, dicts in by_names.items() if names]
+        self._sized = [node.value for node in containers if isinstance(node.value, dict | list)]
+        self._others = [node for node in self.nodes if not isinstance(node, Names | Elements)]
+        self._others += [node for node in containers if not isinstance(node.value, dict | list)]
+        self._sizes = self._sizes_now()
+        self._flat = list(self._elements())
+        self.tensors.record()
+
+    def _sizes_now(self) -> list[int]:
+        return list(map(len, chain(self._sized, self._namespaces.values())))
+
+    def _elements(self) -> Iterator[Any]:
+        by_name = chain.from_iterable(map(getter, dicts) for getter, dicts in self._attributes)
+        values = map(dict.values, self._dicts)
+        return chain.from_iterable(chain(by_name, values, self._dicts, self._lists))
+
+    def has_same_objects(self) -> bool:
+        """Return whether no object has changed since the last call of `record()`. Tensors are not compared."""
+        try:
+            is_same = self._sizes_now() == self._sizes and all(map(is_, self._elements(), self._flat))
+        except KeyError:  # an attribute was deleted
+            return False
+        return is_same and all(node.is_same() for node in self._others)
+
+    def update(self) -> bool:
+        """Record the current state. Return False if the objects have changed too much: then make a new record."""
+        if self.tensors.is_outdated:
+            return False
+        if self.has_same_objects():
+            self.tensors.record()
+            return True
+        changed = [node for node in self.nodes if not node.is_same()]
+        if not changed or not all(node.has_new_numbers_only() for node in changed):
+            return False
+        for node in changed:
+            node.record()
+        self.record()
+        return True
+
+    def changed(self) -> list[str]:
+        """Return the names of the objects and tensors that have changed, and would change again in a retry."""
+        others = [node for node in self.nodes if not node.is_ignored and not node.is_same() and not node.is_told_only]
+        return self.tensors.changed() + [name for node in others for name in node.names()]
+
+    def left_alone(self, *, has_drawn: bool) -> list[str]:
+        """Return the names of changes that the guard does not undo.
+
+        Args:
+            has_drawn: whether random numbers were drawn. Then a new entry of a cache counts.
+        """
+        told = [node for node in self.nodes if not node.is_same() and node.is_told_only]
+        return [one.path for one in told if not isinstance(one, Cache) or (has_drawn and one.saved.currsize)]
+
+    def restore(self) -> list[str]:
+        """Restore all recorded objects. Return the names of changed objects that cannot be restored."""
+        others = [node for node in self.nodes if not node.is_same()]
+        others = [node for node in others if isinstance(node, Cache) or not node.is_told_only]
+        lost = [node.path for node in others if not node.put_back()]
+        return lost + self.tensors.restore()
+
+
+def _is_opened(value: Any, *, is_deep: bool) -> bool:
+    if isinstance(value, nn.Module):
+        return True
+    if isinstance(value, _NOT_OPENED):
+        return False
+    if isinstance(value, _OF_TRAINING):
+        return True
+    home = type(value).__module__ or ""
+    if home.partition(".")[0] in _CLOSED:
+        return False
+    return is_deep or "site-packages" not in (getattr(sys.modules.get(home), "__file__", None) or "")
+
+
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
+        return False
+    return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
+
+
+def refuse_consumables(batch: Any) -> None:
+    """Raise an error if a batch contains an object that can be read only once.
+
+    Raises:
+        UsageError: the batch has an iterator, a generator, a file, a queue, a data loader or a stream.
+    """
+    for path, value in Graph().entered("batch", batch, Place.BATCH):
+        if _is_consumable(value):
+            raise UsageError(
+                f"{path} is of type {type(value).__qualname__}, which can be read only once, so a step that runs out "
+                "of memory could not be retried; expected tensors, and containers that can be read twice: convert it "
+                "to a list first"
+            )
+
+
+def _is_consumable(value: Any) -> bool:
+    if isinstance(value, _STREAMS):
+        return True
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return False
+    return any(all(callable(getattr(kind, name, None)) for name in names) for names in (_QUEUE, _FILE, _CONNECTION))
