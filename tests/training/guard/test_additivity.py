@@ -64,7 +64,7 @@ LOSSES = {
         lambda model, batch: (
             (model(batch["x"]).float().pow(2).mean((1, 2)) * batch["keep"]).sum() / batch["keep"].sum()
         ),
-        False,
+        True,
     ),
     "contrastive": (lambda model, batch: _contrastive(model, batch), False),
     "load balancing": (lambda model, batch: _tokens(model, batch) + 0.01 * _balance(model, batch), False),

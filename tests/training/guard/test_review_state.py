@@ -120,7 +120,7 @@ def test_lazy_modules_take_their_shapes_once(times: int) -> None:
     batch = torch.randn(8, 4)
     guard = _guard(model, splittable=False)
     if times:
-        with pytest.raises(RuntimeError, match="the parameter 1.weight.*lazy modules run once before the first step"):
+        with pytest.raises(RuntimeError, match=r"the parameter 1\.weight.*lazy modules run once before the first step"):
             guard.step(batch, lambda batch: model(batch).mean())
         return
     guard.step(batch, lambda batch: model(batch).mean())

@@ -147,3 +147,41 @@ def test_what_cannot_be_watched_is_refused() -> None:
         Monitor(device="cpu")
     with pytest.raises(UsageError, match=r"min_bytes=0 is too small; expected at least 1 byte"):
         Monitor(min_bytes=0)
+
+
+@pytest.mark.parametrize("is_counted_inside", [True, False])
+@pytest.mark.parametrize("every", [100, 700])
+@inside
+def test_what_each_evaluation_keeps_is_a_leak_of_the_evaluation(every: int, is_counted_inside: bool) -> None:
+    """Whether `step()` is called inside the phase or not; nothing is said of the steps of the training."""
+    kept, passing = [], lambda mib: torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+    with Monitor(holders=False) as monitor:
+        for number in range(1, 10 * every):
+            passing(1)
+            if number % every == 0:
+                with monitor.phase("eval"):
+                    for _ in range(10):
+                        passing(2)
+                        if is_counted_inside:
+                            monitor.step()
+                    kept.append(passing(32))
+            monitor.step()
+    (leak,) = [finding for finding in monitor.findings if finding.is_leak]
+    assert leak.phase == "eval", str(monitor)
+    assert leak.total_bytes == 8 * 32 << 20
+    assert leak.bytes_per_step == (leak.total_bytes // 80 if is_counted_inside else 32 << 20)
+
+
+@inside
+def test_equal_rises_at_equal_intervals_are_a_leak() -> None:
+    """Without a phase; and a few of them are a warm-up."""
+    for rises in (7, 9):
+        kept = []
+        with Monitor(holders=False) as monitor:
+            for number in range(1, 300 * rises + 60):
+                torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+                if number % 300 == 0:
+                    kept.append(torch.empty(8 << 20, dtype=torch.uint8, device="cuda"))
+                monitor.step()
+        rare = [finding for finding in monitor.findings if finding.is_leak and finding.bytes_per_step > 8 << 10]
+        assert bool(rare) == (rises > 7), str(monitor)

@@ -38,7 +38,7 @@ class MonitorFinding:
     since_step: int
     """The training step since which memory rose."""
     until_step: int | None = None
-    """The step at which the growth had stopped. None if memory still grows."""
+    """The step at which the growth had stopped, or of the last rise of a warm-up. None if memory still grows."""
     bytes_per_step: int = 0
     """The average growth in bytes per step. It is 0 if memory rose only once."""
     total_bytes: int = 0
@@ -75,10 +75,8 @@ class MonitorFinding:
                     f"growing by step {self.until_step}{where}{held}"
                 )
             case FindingKind.WARM_UP:
-                what = (
-                    f"{total} more stay allocated after {self.phase} steps since step {self.since_step}, without "
-                    f"further growth up to step {self.step}"
-                )
+                last = f"; the last rise was at step {self.until_step}" if self.until_step != self.since_step else ""
+                what = f"{total} more stay allocated after {self.phase} steps since step {self.since_step}{last}"
             case FindingKind.LONGER_BATCH:
                 what = f"the peak rose by {total}; memory that stays allocated after {self.phase} steps did not rise"
             case FindingKind.FRAGMENTATION:

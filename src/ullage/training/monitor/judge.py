@@ -5,18 +5,23 @@ suspected. It is reported after more rises, if the source lines whose memory gro
 """
 
 import gc
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Final, Self
 
-from ullage.base.growth import LEAST_RISES, has_stopped, is_longer_batch, is_noticeable
+from ullage.base.growth import EVEN_AMONG_MANY, LEAST_RISES, has_stopped, is_even, is_longer_batch, is_noticeable
 from ullage.base.units import MIB
 from ullage.training.monitor.evidence import UNIT_BYTES, GrowthEvidence, HeldByPath, held_now, holder_of_growth
 from ullage.training.monitor.finding import FindingKind, MonitorFinding
 from ullage.training.monitor.series import CHUNK_STEPS, LEVELS, Floor, Series, width_of
+from ullage.training.monitor.visits import Visit, Visits
 
 _SUSPECTED: Final = 2
 _ESTABLISHED: Final = 4
+# Bytes without more blocks may rise by chance if batches differ in length, so more rises are needed if they differ.
+_ESTABLISHED_IN_BYTES: Final = 6
 # The monitor records which source lines allocate only if memory grows over 8, 32 or 128 steps. These are three levels.
 # For more steps, recording would take too much time.
 _RECORDED_LEVELS: Final = 3
@@ -33,6 +38,11 @@ _LEAST_UNUSED: Final = 32 * MIB
 _UNUSED_ONE_IN: Final = 3
 # The N in this rule: a peak of memory has risen if it is higher than its earlier value by at least 1/N of this value.
 _RISE_ONE_IN: Final = 16
+# Memory that rises this often, by the same number of blocks or almost of bytes, at almost equal intervals, leaks.
+_RARE_RISES: Final = 8
+_VERY_EVEN: Final = 0.95
+# The maximum number of steps from one such rise to the next. Rarer ones are stages of the training.
+_LONGEST_GAP: Final = 2560
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,8 @@ class _Past:
     # It is raised when growth has ended. A list that is cleared from time to time appears to grow over few steps.
     least_level: int = 0
     standing: _Standing | None = None
+    visits: Visits = field(default_factory=Visits)
+    held: HeldByPath | None = None
 
 
 @dataclass(slots=True)
@@ -107,6 +119,29 @@ class _Rises:
     last_step: int = 0
     longest_pause: int = 0
     waiting: tuple[str, int, int] | None = None
+
+
+def _floor_of(visit: Visit) -> Floor:
+    return Floor(
+        bytes=visit.bytes,
+        blocks=visit.blocks,
+        step=visit.step,
+        phase_steps=visit.phase_steps,
+        inside_bytes=0,
+        inside_blocks=0,
+        inside_steps=0,
+        all_bytes=0,
+        all_blocks=0,
+    )
+
+
+def _new_rise(floors: list[Floor]) -> tuple[Floor, Floor] | None:
+    """Return the last minimum before a rise of blocks and the latest one, if memory has just risen and stays."""
+    if len(floors) <= _SETTLED_FLOORS:
+        return None
+    before, after = floors[-4:-2], floors[-2:]
+    has_risen = before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks
+    return (before[1], after[1]) if has_risen else None
 
 
 class Judge:
@@ -125,6 +160,9 @@ class Judge:
         self._settled_floors: dict[int, int] = {}
         self._rises = _Rises()
         self._higher = 0
+        self._visited_blocks = 0
+        """The number of blocks that `Monitor.phase` contexts have added since the last rise."""
+        self._rare: deque[tuple[Floor, Floor]] = deque(maxlen=_RARE_RISES)
 
     def start(self, levels: StepLevels) -> None:
         """Record the allocator's statistics before the first step."""
@@ -163,6 +201,45 @@ class Judge:
             self._decide(self._suspicion, past, step, levels)
         self._settle(series, phase, step, levels)
 
+    def begin_visit(self, series: Series, phase: str, visit: Visit) -> None:
+        """Examine the memory before a `Monitor.phase` context, and report growth from one context to the next."""
+        past = self._past.setdefault(id(series), _Past())
+        past.visits.begin(visit)
+        if past.standing is not None:
+            return
+        if past.visits.is_suspicious:
+            if gc.isenabled():
+                gc.collect()
+            past.held = held_now(self.device) if self._searches_holders else None
+        growth = past.visits.growth()
+        if growth is None:
+            return
+        first, last = growth
+        steps, total = max(1, last.phase_steps - first.phase_steps), last.bytes - first.bytes
+        if not self._is_noticeable(total / steps, steps):
+            return
+        if self._suspicion is not None and self._suspicion.series is series:
+            self.stop()
+        past.standing = _Standing(
+            place=len(self.findings), level=0, is_by_blocks=True, since=_floor_of(first), top=_floor_of(last)
+        )
+        held, past.held = past.held, None
+        self._add(
+            MonitorFinding(
+                kind=FindingKind.LEAK,
+                phase=phase,
+                step=max(1, visit.step),
+                since_step=first.step + 1,
+                bytes_per_step=total // steps,
+                total_bytes=total,
+                holder=holder_of_growth(held, held_now(self.device), by_blocks=True) if held is not None else None,
+            )
+        )
+
+    def end_visit(self, visit: Visit) -> None:
+        """Note what a `Monitor.phase` context has added."""
+        self._visited_blocks += visit.added_blocks
+
     def _suspect(
         self, series: Series, past: _Past, phase: str, closed: int, levels: StepLevels, *, is_alone: bool
     ) -> None:
@@ -176,9 +253,9 @@ class Judge:
             rate = (last.blocks - since.blocks) / max(1, last.phase_steps - since.phase_steps)
             is_faster = rate > _FASTER * past.blocks_per_step > 0
             evidence = GrowthEvidence(self.device, width_of(level) // 2) if level < _RECORDED_LEVELS else None
-            if evidence is None and not self._is_noticeable(
-                series.bytes_per_step(level, rises), _ESTABLISHED * width_of(level)
-            ):
+            # Batches of different sizes hide a slow growth in bytes, but not that of blocks.
+            pace = max(series.bytes_per_step(level, rises), UNIT_BYTES * rate)
+            if evidence is None and not self._is_noticeable(pace, _ESTABLISHED * width_of(level)):
                 continue
             rest = past.rests[level]
             if series.steps < rest.until and not (is_by_blocks and (is_faster or not rest.is_of_blocks)):
@@ -205,7 +282,9 @@ class Judge:
             return  # the next floor shows how much the collection has freed
         if rises < _ESTABLISHED or (evidence is not None and not evidence.is_complete):
             return
-        if is_by_blocks and series.is_slowing(level, rises):
+        if is_by_blocks and (series.is_slowing(level, rises) or series.slows_over_time(level, rises)):
+            return
+        if not is_by_blocks and rises < _ESTABLISHED_IN_BYTES and not series.rises_very_evenly(level, rises):
             return
         if not series.is_new(level, rises, by_blocks=is_by_blocks) or series.may_end_with_the_visit(level, rises):
             return
@@ -337,8 +416,11 @@ class Judge:
     def _settle(self, series: Series, phase: str, step: int, levels: StepLevels) -> None:
         floors = list(series.floors[0])
         settled = self._settled_floors.setdefault(id(series), floors[-1].bytes)
-        is_growing = self._suspicion is not None or any(past.standing for past in self._past.values())
-        if is_growing or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
+        is_leaking = any(past.standing for past in self._past.values())
+        if is_leaking or len(floors) < _SETTLED_FLOORS or series.rises_in_blocks(0):
+            return
+        rise = _new_rise(floors)
+        if (rise is not None and self._is_rare_leak(series, phase, step, *rise)) or self._suspicion is not None:
             return
         if self._settled is None:
             if self._begun is not None and not self.findings:  # otherwise the rise has been reported already
@@ -346,12 +428,47 @@ class Judge:
             self._settle_at(step, levels)
             return
         self._report_waiting(step)
-        if len(floors) > _SETTLED_FLOORS:
-            before, after = floors[-4:-2], floors[-2:]
-            if before[0].blocks == before[1].blocks < after[0].blocks == after[1].blocks:
-                self._report_rise(phase, step, before[1].step, after[1].bytes - before[1].bytes)
-                self._settle_at(step, levels)
+        if rise is not None:
+            before, after = rise
+            self._report_rise(phase, step, before.step, after.bytes - before.bytes)
+            self._settle_at(step, levels)
         self._judge_peak(phase, step, levels, rise=floors[-1].bytes - settled)
+
+    def _is_rare_leak(self, series: Series, phase: str, step: int, before: Floor, after: Floor) -> bool:
+        """Add a rise of memory, and report a leak if it is one of many equal ones at equal intervals."""
+        rises = self._rare
+        visited, self._visited_blocks = self._visited_blocks, 0
+        if 2 * visited >= after.blocks - before.blocks:
+            return False  # `begin_visit` examines what `Monitor.phase` contexts add
+        if rises and rises[-1][1].blocks != before.blocks:
+            rises.clear()  # memory has changed in between
+        rises.append((before, after))
+        if len(rises) < _RARE_RISES:
+            return False
+        sizes = [last.bytes - first.bytes for first, last in rises]
+        is_equal = len({last.blocks - first.blocks for first, last in rises}) == 1 or is_even(sizes, _VERY_EVEN)
+        gaps = [last.step - first.step for (first, _), (last, _) in pairwise(rises)]
+        if not (is_equal and is_even(gaps, EVEN_AMONG_MANY) and max(gaps) <= _LONGEST_GAP):
+            return False
+        first, last = rises[0][0], rises[-1][1]
+        steps, total = max(1, last.phase_steps - first.phase_steps), last.bytes - first.bytes
+        if not self._is_noticeable(total / steps, steps):
+            return False
+        self.stop()
+        self._past[id(series)].standing = _Standing(
+            place=len(self.findings), level=0, is_by_blocks=True, since=first, top=last, longest_pause=2 * max(gaps)
+        )
+        self._add(
+            MonitorFinding(
+                kind=FindingKind.LEAK,
+                phase=phase,
+                step=step,
+                since_step=first.step,
+                bytes_per_step=total // steps,
+                total_bytes=total,
+            )
+        )
+        return True
 
     def _settle_at(self, step: int, levels: StepLevels) -> None:
         self._settled, self._higher = (step, levels), 0
@@ -382,7 +499,7 @@ class Judge:
             rises.longest_pause = max(rises.longest_pause, since - rises.last_step)
         rises.last_step = since
         if rises.count < LEAST_RISES:
-            self._add_warm_up(phase, step, since, total)
+            self._add_warm_up(phase, step, since, since, total)
         elif rises.waiting is None:
             rises.waiting = phase, since, total
         else:
@@ -398,12 +515,19 @@ class Judge:
         ):
             phase, since, total = rises.waiting
             rises.waiting = None
-            self._add_warm_up(phase, step, since, total)
+            self._add_warm_up(phase, step, since, rises.last_step, total)
 
-    def _add_warm_up(self, phase: str, step: int, since: int, total: int) -> None:
+    def _add_warm_up(self, phase: str, step: int, since: int, last: int, total: int) -> None:
         if total >= MIB:
             self._add(
-                MonitorFinding(kind=FindingKind.WARM_UP, phase=phase, step=step, since_step=since, total_bytes=total)
+                MonitorFinding(
+                    kind=FindingKind.WARM_UP,
+                    phase=phase,
+                    step=step,
+                    since_step=since,
+                    until_step=last,
+                    total_bytes=total,
+                )
             )
 
     def _report_once(self, kind: FindingKind, phase: str, step: int, since: int, total: int) -> None:

@@ -17,6 +17,7 @@ from ullage.base.units import parse_bytes, text_of_bytes
 from ullage.training.monitor.finding import ENOUGH_STEPS, MonitorFinding
 from ullage.training.monitor.judge import Judge, StepLevels
 from ullage.training.monitor.series import Series
+from ullage.training.monitor.visits import Visit
 
 # The number of training steps between two samples. A sample takes about 80 microseconds if a model's step has filled
 # the CPU caches.
@@ -70,6 +71,7 @@ class Monitor:
         self._steps = 0
         self._left = _STRIDE
         self._samples_in_visit = 0
+        self._visit: Visit | None = None
         self._read: Any = None
         self._reader: Callable[[int], Mapping[str, Any]] | None = None
 
@@ -124,11 +126,14 @@ class Monitor:
         You may call `step` after each batch inside the context. Otherwise, the whole context is one step.
         """
         outer = self._series, self._phase, self._samples_in_visit, self._left
+        outer_visit, self._visit = self._visit, None
         self._series, self._phase = self._series_of(name), name
         self._left, self._samples_in_visit = _STRIDE, 0
         levels = self._read_levels()
         if levels is not None:
             self._series.begin_visit(levels.bytes, levels.blocks)
+            self._visit = Visit(levels.bytes, levels.blocks, self._steps, self._series.steps)
+            self._judge.begin_visit(self._series, name, self._visit)
         try:
             yield
         finally:
@@ -139,8 +144,22 @@ class Monitor:
                 self._sample(1)
             # The first sample after another phase starts a new visit, because growth in between belongs to the other
             # phase.
+            self._end_visit(outer_visit)
             self._series, self._phase, _, self._left = outer
             self._samples_in_visit = 0
+
+    def _end_visit(self, outer: Visit | None) -> None:
+        visit, self._visit = self._visit, outer
+        levels = self._read_levels()
+        if visit is None or levels is None:
+            return
+        blocks, n_bytes = levels.blocks - visit.blocks, levels.bytes - visit.bytes
+        visit.added_blocks += blocks
+        visit.added_bytes += n_bytes
+        if outer is not None:  # what the inner context has added is not the outer one's
+            outer.added_blocks -= blocks
+            outer.added_bytes -= n_bytes
+        self._judge.end_visit(visit)
 
     def scalars(self, prefix: str = "memory/") -> dict[str, int]:
         """Return memory figures in bytes for a logger. The result is empty if CUDA has not been used.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from ullage.base.growth import EVEN, is_even, is_slowing
+from ullage.base.growth import EVEN, EVEN_AMONG_MANY, is_even, is_slowing
 
 CHUNK_STEPS: Final = 8
 WIDENING: Final = 4
@@ -26,6 +26,11 @@ _LASTING_ONE_IN: Final = 3
 # The number of consecutive rises in the number of blocks after which a fall shows a cycle. A cycle is not a leak.
 _RISES_OF_A_CYCLE: Final = 3
 _RECENT_SAMPLES: Final = 4
+_HISTORY_RATIO: Final = 1.4
+_LONG_AGO: Final = 16
+_AGO: Final = 4
+# The least number of blocks that were added long ago, so that a slower pace since then has a cause.
+_ENOUGH_BLOCKS: Final = 8
 # The length of a `Monitor.phase` context, in steps, from which growth is reported before the context ends. In a shorter
 # context, the monitor waits for the end.
 _STEPS_OF_A_LONG_VISIT: Final = 1024
@@ -68,6 +73,8 @@ class Series:
         self._of_all = of_all
         self.floors: tuple[deque[Floor], ...] = tuple(deque(maxlen=_KEPT_FLOORS) for _ in range(LEVELS))
         self.steps = 0
+        # Steps of this phase, each at least 1.4 times the one before, and the blocks that were allocated then.
+        self._history: list[tuple[int, int]] = [(1, 0)]
         self._recent: deque[tuple[int, int]] = deque(maxlen=_RECENT_SAMPLES)
         self._tops: list[tuple[int, int]] = [(0, 0)] * LEVELS
         self._bytes = self._blocks = _NO_SAMPLE
@@ -122,6 +129,8 @@ class Series:
             all_blocks=self._of_all[1],
         )
         self._append(0, floor)
+        if self.steps >= _HISTORY_RATIO * self._history[-1][0]:
+            self._history.append((self.steps, floor.blocks))
         self._bytes = self._blocks = _NO_SAMPLE
         self._filled = 0
         self._closed += 1
@@ -211,6 +220,25 @@ class Series:
         half = len(steps) // 2
         before = sum(steps[:half])
         return half > 0 and is_slowing(before, sum(steps[-half:])) and is_slowing(before, half * steps[-1])
+
+    def rises_very_evenly(self, level: int, rises: int) -> bool:
+        """Return whether the latest rises in bytes are almost equal, which chance does not cause."""
+        values = [one.bytes for one in self.floors[level]][-rises - 1 :]
+        return is_even([after - before for before, after in pairwise(values)], EVEN_AMONG_MANY)
+
+    def slows_over_time(self, level: int, rises: int) -> bool:
+        """Return whether blocks were added faster long ago: from 1/16 to 1/4 of all steps, compared with now."""
+        first, last = self.floors[level][-rises - 1], self.floors[level][-1]
+        bounds = [self._before(self.steps // part) for part in (_LONG_AGO, _AGO)]
+        if bounds[0][0] == 1 or bounds[0][0] == bounds[1][0]:
+            return False
+        (begun, fewest), (since, fewer) = bounds
+        earlier = (fewer - fewest) / (since - begun)
+        now = (last.blocks - first.blocks) / max(1, last.phase_steps - first.phase_steps)
+        return fewer - fewest >= _ENOUGH_BLOCKS and is_slowing(earlier, now)
+
+    def _before(self, step: int) -> tuple[int, int]:
+        return next(one for one in reversed(self._history) if one[0] <= max(step, 1))
 
     def may_end_with_the_visit(self, level: int, rises: int) -> bool:
         """Return whether memory grew only inside the current `Monitor.phase` context, and so may be freed at its

@@ -248,6 +248,7 @@ class Climb:
         if part.share is not None and part.share != 1:
             loss = loss * part.share
         kept = loss.detach()
+        self._on.rewind.after_forward()
         if measurement is not None:
             measurement.after_forward()
         self._on.backward(loss)

@@ -21,7 +21,7 @@ from ullage.training.guard.signals import Signals
 from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape, Weighting
 from ullage.training.guard.splitting.hooks import HookNotes
 from ullage.training.guard.splitting.norm import BatchNorms
-from ullage.training.guard.splitting.precise import Precise, exact_products
+from ullage.training.guard.splitting.precise import Precise, WideLayers, exact_products
 from ullage.training.guard.splitting.settled import Settled
 from ullage.training.guard.splitting.sketch import sketch_of
 from ullage.training.guard.state.rewind import Rewind
@@ -49,6 +49,10 @@ _COUNTS_AGREE: Final = 1e-6
 _NAMES: Final = 3
 
 
+Weightings = tuple[Weighting | int, ...]
+"""Weightings of parts. An integer stands for the weighting by one of the numbers by which the loss divides."""
+
+
 @dataclass(frozen=True, slots=True)
 class _TrialRun:
     value: torch.Tensor
@@ -59,8 +63,8 @@ class _TrialRun:
     operators: int
     dtype: torch.dtype
     """The type in which the trial computed."""
-    count: float | None
-    """The denominator of the loss, if it is a mean over counted targets."""
+    counts: list[float]
+    """The numbers by which the computation divides. One of them may be the denominator of a mean over counted terms."""
 
 
 class _Refused(Exception):
@@ -80,7 +84,7 @@ class Trials:
     norms: BatchNorms
     room: Room
     signals: Signals
-    proven: dict[tuple[Shape, int], tuple[Weighting, int]] = field(default_factory=dict)
+    proven: dict[tuple[Shape, int], tuple[Weighting | int, int]] = field(default_factory=dict)
     """Maps a batch shape and the operators of its loss to the weighting of the parts, and the number of its proofs."""
     trials: int = 0
     elements: int = 1 << 28
@@ -106,16 +110,23 @@ class Trials:
                 self.proven[form.shape, operators] = proof = (weighting, proof[1] + 1 if proof is not None else 1)
         except _Refused as refusal:
             return str(refusal)
-        counts: dict[tuple[int, int | None], float] = {}
-
-        def count_of(part: BatchPart) -> float:
-            key = (part.start, part.items)
-            if key not in counts:
-                counts[key] = self._loss(self.cutter.select(batch, part), loss_of).count or 0.0
-            return counts[key]
-
-        self.cutter.weigh(proof[0], count_of)
+        self.cutter.weigh(_kind_of(proof[0]), partial(self._count_of, batch, loss_of, proof[0], {}))
         return None
+
+    def _count_of(
+        self,
+        batch: Any,
+        loss_of: Callable[[Any], Any],
+        place: Weighting | int,
+        known: dict[tuple[int, int | None], float],
+        part: BatchPart,
+    ) -> float:
+        """Return the denominator of the loss of a part."""
+        key = (part.start, part.items)
+        if key not in known:
+            assert isinstance(place, int)
+            known[key] = self._loss(self.cutter.select(batch, part), loss_of).counts[place]
+        return known[key]
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
         """Return the reason why activation checkpointing must not be used for a batch. None if it may be used."""
@@ -135,12 +146,13 @@ class Trials:
 
     def _compare_losses(
         self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int
-    ) -> tuple[tuple[Weighting, ...], int]:
+    ) -> tuple[Weightings, int]:
         """Return the weightings of the parts with which their losses add up, and a hash of the loss's operators."""
         # if the whole batch does not fit, overlapping windows of the batch are compared
         width = items
         while True:
-            fitting, operators = self.cutter.weightings, 0
+            fitting: Weightings = self.cutter.weightings
+            operators = 0
             try:
                 for window in _windows(items, width):
                     run = partial(self._loss, loss_of=loss_of)
@@ -154,8 +166,8 @@ class Trials:
                 width = -(-width // 2)
 
     def _compare_gradients(
-        self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int, fitting: tuple[Weighting, ...]
-    ) -> Weighting:
+        self, batch: Any, loss_of: Callable[[Any], Any], items: int, size: int, fitting: Weightings
+    ) -> Weighting | int:
         whole = partial(self._gradients, loss_of=loss_of, scale=1.0)
         part = partial(self._gradients, loss_of=loss_of, scale=_SCALE)
         width = min(max(size, 2), items)
@@ -181,9 +193,9 @@ class Trials:
         window: BatchPart,
         size: int,
         trial_of: Callable[[Any], _TrialRun],
-        fitting: tuple[Weighting, ...],
+        fitting: Weightings,
         part_of: Callable[[Any], _TrialRun] | None = None,
-    ) -> tuple[tuple[Weighting, ...], int]:
+    ) -> tuple[Weightings, int]:
         assert window.items is not None
         whole = trial_of(self.cutter.select(batch, window))
         if whole.changed:
@@ -195,7 +207,7 @@ class Trials:
             return tuple(one for one in fitting if one is not Weighting.COUNTS)[:1], whole.operators
         adding_up = tuple(
             weighting
-            for weighting in fitting
+            for weighting in _expanded(fitting, [run.counts for run in (whole, *runs)])
             if (shares := self._shares(weighting, batch, window, pieces, whole, runs)) is not None
             and self._add_up(whole, runs, shares)
         )
@@ -205,12 +217,12 @@ class Trials:
         why = f", which also draws random numbers ({', '.join(sorted(whole.unsettled))})" if whole.unsettled else ""
         raise _Refused(
             f"the {what} of {window.items} items {DIFFERS}{why}; the loss may compare items with each other, or be a "
-            "mean over something other than items or counted targets"
+            "mean over something other than items or counted terms"
         )
 
     def _shares(
         self,
-        weighting: Weighting,
+        weighting: Weighting | int,
         batch: Any,
         window: BatchPart,
         pieces: Sequence[BatchPart],
@@ -222,13 +234,14 @@ class Trials:
             case Weighting.GIVEN:
                 total = self.cutter.share_of(batch, window)
                 return [self.cutter.share_of(batch, piece) / total for piece in pieces]
-            case Weighting.COUNTS:
-                counts = [run.count for run in runs if run.count is not None]
-                if whole.count is None or len(counts) < len(runs):
+            case int():
+                total = whole.counts[weighting] if weighting < len(whole.counts) else 0.0
+                if any(len(run.counts) != len(whole.counts) for run in runs) or not total > 0:
                     return None
-                if abs(sum(counts) - whole.count) > _COUNTS_AGREE * abs(whole.count) or not whole.count:
+                counts = [run.counts[weighting] for run in runs]
+                if min(counts) < 0 or not abs(sum(counts) - total) <= _COUNTS_AGREE * total:
                     return None
-                return [count / whole.count for count in counts]
+                return [count / total for count in counts]
             case Weighting.SUM:
                 return [1.0] * len(pieces)
         return [(piece.items or 0) / (window.items or 1) for piece in pieces]
@@ -316,11 +329,11 @@ class Trials:
                 mode(),
                 settled,
                 precise if precise is not None else nullcontext(),
+                WideLayers(precise.wide) if precise is not None else nullcontext(),
                 self.signals.released(),
             ):
                 value = run()
             dtype = precise.wide if precise is not None else value.dtype
-            counts = set(precise.counts) if precise is not None else set()
             trial = _TrialRun(
                 value.double(),
                 self.rewind.changed(),
@@ -328,7 +341,7 @@ class Trials:
                 settled.unsettled,
                 settled.operators,
                 torch.float64 if dtype is torch.float64 and value.dtype is torch.float64 else torch.float32,
-                counts.pop() if len(counts) == 1 else None,
+                precise.counts if precise is not None else [],
             )
         except Exception as error:
             failure = error
@@ -353,6 +366,25 @@ class Trials:
             )
         self.room.collect()
         raise _DoesNotFit
+
+
+def _kind_of(weighting: Weighting | int) -> Weighting:
+    return Weighting.COUNTS if isinstance(weighting, int) else weighting
+
+
+def _expanded(fitting: Weightings, counts: Sequence[Sequence[float]]) -> Iterator[Weighting | int]:
+    """Yield the weightings, and for `COUNTS` the places of numbers that differ.
+
+    Args:
+        fitting: weightings of parts.
+        counts: the numbers by which the loss of the whole and of each part divides.
+    """
+    for weighting in fitting:
+        if weighting is not Weighting.COUNTS:
+            yield weighting
+        elif len(set(map(len, counts))) == 1:
+            columns = reversed(list(enumerate(zip(*counts, strict=True))))
+            yield from sorted({column: place for place, column in columns}.values())
 
 
 def _chunks(parameters: Sequence[torch.Tensor], elements: int) -> Iterator[list[torch.Tensor]]:

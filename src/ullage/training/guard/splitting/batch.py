@@ -296,7 +296,7 @@ class Weighting(StrEnum):
     GIVEN = "given"
     """The user's `weight` or `reduction` sets the weights."""
     COUNTS = "counts"
-    """The weight is the number of targets that the mean of a cross entropy counts, such as tokens without padding."""
+    """The weight is the denominator of a mean in the loss, such as the number of tokens without padding."""
     ITEMS = "items"
     """The weight is the number of items."""
     SUM = "sum"
@@ -342,7 +342,7 @@ class Cutter:
 
         Args:
             weighting: the proven weighting.
-            count_of: a function that returns how many targets a part counts.
+            count_of: a function that returns the denominator of the mean for a part.
         """
         self._weighting, self._count_of = weighting, count_of
 

@@ -10,12 +10,22 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 _SOFTMAX: Final = ("_softmax", "_log_softmax")
 _SOFTMAX_BACKWARD: Final = ("_softmax_backward_data", "_log_softmax_backward_data")
 _NLL_LOSSES: Final = ("nll_loss_forward", "nll_loss2d_forward")
+_CHECKED: Final = frozenset(
+    (
+        *(torch.conv1d, torch.conv2d, torch.conv3d),
+        *(torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d),
+        *(torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu),
+        *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
+    )
+)
+_DIVISIONS: Final = ("div", "div_", "true_divide")
 _MEAN: Final = 1
 """The number of `reduction="mean"` in PyTorch's operators (`at::Reduction`)."""
 
@@ -35,17 +45,16 @@ class Precise(TorchDispatchMode):
         self.has_narrow = False
         """Whether an argument or a cast was of a type with less precision than float32."""
         self.counts: list[float] = []
-        """The denominators of losses that are means over counted targets, in the order of the computation.
+        """Numbers by which the computation divides, in its order. Those of a mean over counted terms are among them.
 
-        Cross entropy divides by the number of targets that are not `ignore_index`, or by the sum of their weights.
+        Cross entropy divides by the number of targets that are not `ignore_index`, or by the sum of their weights. A
+        mean over a mask is divided by the sum of the mask, and a mean of selected elements by their number.
         """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = func.overloadpacket.__name__
-        # The autograd engine casts a gradient to the type of its parameter, and insists on it. A forward pass that is
-        # run again in backward (checkpointing) has gradients switched on.
-        if name == "_to_copy" and torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled():
+        if name == "_to_copy" and _is_cast_by_autograd():
             return func(*args, **kwargs)
         if self._is_narrow(kwargs.get("dtype")):
             kwargs["dtype"] = self.wide
@@ -62,6 +71,10 @@ class Precise(TorchDispatchMode):
         result = func(*args, **kwargs)
         if name in _NLL_LOSSES and args[3] == _MEAN:
             self.counts.append(float(result[1]))
+        elif name in _DIVISIONS and (not isinstance(args[1], torch.Tensor) or args[1].dim() == 0):
+            self.counts.append(float(args[1]))
+        elif name == "mean" and result.numel():
+            self.counts.append(args[0].numel() / result.numel())
         return result
 
     def _is_narrow(self, dtype: Any) -> bool:
@@ -90,6 +103,37 @@ class Precise(TorchDispatchMode):
             value if argument.is_write else tree_map_only(torch.Tensor, fitted, value)
             for value, argument in zip(args, schema.arguments, strict=False)
         ]
+
+
+def _is_cast_by_autograd() -> bool:
+    """Return whether the autograd engine casts a gradient to the type of its tensor, on which it insists.
+
+    It does so between two nodes of the graph, and in the nodes of casts. A forward pass that is run again in backward
+    (checkpointing) runs inside of another node, with gradients switched on.
+    """
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    node = torch._C._current_autograd_node()  # gradients of gradients
+    return node is None or type(node).__name__.startswith("ToCopyBackward")
+
+
+class WideLayers(TorchFunctionMode):
+    """A mode in which convolutions and recurrent layers get all their arguments in a wide type.
+
+    They compare the types of their arguments before they reach a dispatch mode.
+    """
+
+    def __init__(self, wide: torch.dtype) -> None:
+        super().__init__()
+        self._wide = wide
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _CHECKED:
+            fitted = lambda tensor: tensor.to(self._wide) if tensor.is_floating_point() else tensor  # noqa: E731
+            args, kwargs = tree_map_only(torch.Tensor, fitted, (args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

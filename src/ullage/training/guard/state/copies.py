@@ -30,6 +30,14 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
         return list(map(version_of, tensors))
 
 
+def addresses_of(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """Return the addresses of these tensors. They change after `tensor.data = ...`."""
+    try:
+        return [tensor.data_ptr() for tensor in tensors]
+    except RuntimeError:  # some have no memory that this process can address
+        return [tensor.data_ptr() if type(tensor) in _PLAIN else 0 for tensor in tensors]
+
+
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return the address, shape and strides of a tensor. They change after `tensor.data = ...`."""
     try:

@@ -17,7 +17,7 @@ Additions = Collection[tuple[int, int]]
 """Pairs of a parameter's index and a gradient's version counter. Each pair stands for one addition to a gradient."""
 
 
-class Gradients:
+class EarlierGradients:
     """A record of the gradients of parameters."""
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ullage.training.guard.state.copies import digest_of, parameters_in
-from ullage.training.guard.state.gradients import Gradients
+from ullage.training.guard.state.gradients import EarlierGradients
 from ullage.training.guard.state.objects.functions import (
     number_of_autograd_functions,
     record_autograd_functions,
@@ -24,11 +24,11 @@ from ullage.training.guard.state.objects.functions import (
     record_methods,
     signature_of,
 )
-from ullage.training.guard.state.objects.graph import Graph, Place
-from ullage.training.guard.state.objects.node import Names
+from ullage.training.guard.state.objects.graph import FoundIn, Graph
+from ullage.training.guard.state.objects.node import NamesNode
 from ullage.training.guard.state.objects.node_of import OF_EVERY_MODULE, is_installed
 from ullage.training.guard.state.random_state import RandomState
-from ullage.training.guard.state.settings import Settings
+from ullage.training.guard.state.settings import TorchSettings
 from ullage.training.guard.state.tensors import Kind, Learned, Tensors
 
 
@@ -49,11 +49,11 @@ class Rewind:
         self.modules = modules
         self.parameters = parameters
         self.random_state = RandomState(devices)
-        self.gradients = Gradients(parameters)
+        self.gradients = EarlierGradients(parameters)
         self._optimizers = optimizers
         self._trained = {id(one) for one in parameters_in(optimizers) if one.requires_grad}
         self._named = {child: name for module in modules for name, child in module.named_modules()}
-        self._settings = Settings(list(self._named), parameters)
+        self._settings = TorchSettings(list(self._named), parameters)
         registries = (one for module in self._named for one in (module._modules, module._parameters))
         self._registries = [one for one in registries if len(one)]
         self._size = sum(map(len, self._registries))
@@ -67,8 +67,8 @@ class Rewind:
         self._kinds = ""
         self._graph: Graph | None = None
         self._in_batch: Graph | None = None
-        # Whether objects change in every step. Then the record is not kept, because it would hold tensors that are no
-        # longer used.
+        # Whether objects change in every step. Then the record is not kept, because it would hold tensors that nobody
+        # uses any more.
         self._is_lively = False
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
@@ -110,7 +110,7 @@ class Rewind:
         self._in_batch = None
         if batch is not None:
             self._in_batch = Graph()
-            self._in_batch.add("batch", batch, Place.BATCH)
+            self._in_batch.add("batch", batch, FoundIn.BATCH)
             self._in_batch.record()
         self.random_state.record()
         self._is_recorded = True
@@ -141,17 +141,22 @@ class Rewind:
         graph = Graph(self._learned, set(map(id, apart)))
         for name, parameter in _names_of(self._named, self.parameters):
             if type(parameter) is nn.Parameter:
-                graph.add(name, vars(parameter), Place.MODEL)
+                graph.add(name, vars(parameter), FoundIn.MODEL)
         for module, name in self._named.items():
             _record_module(graph, module, name)
         for optimizer in self._optimizers:
-            graph.add(type(optimizer).__name__, optimizer.param_groups, Place.MODEL)
+            graph.add(type(optimizer).__name__, optimizer.param_groups, FoundIn.MODEL)
         record_methods(graph, dict.fromkeys(map(type, self._named)))
         record_autograd_functions(graph)
         for one in (function, *self._settings.own_hooks()):
-            record_function(graph, one, Place.OUTSIDE)
+            record_function(graph, one, FoundIn.OUTSIDE)
         graph.record()
         return graph
+
+    def after_forward(self) -> None:
+        """Find parameters that forward has written and backward or a hook may put back."""
+        if self._tensors is not None and self._learned.is_first:
+            self._tensors.find_hidden_writes()
 
     def restore(self) -> set[tuple[int, int]]:
         """Restore the recorded state.
@@ -283,15 +288,15 @@ def _add_buffers(tensors: Tensors, module: nn.Module) -> None:
 
 def _record_module(graph: Graph, module: nn.Module, name: str) -> None:
     path = f"{type(module).__name__}{f' ({name})' if name else ''}"
-    place = Place.METRIC if _is_metric(module) else Place.MODEL
+    place = FoundIn.METRIC if _is_metric(module) else FoundIn.MODEL
     if isinstance(module, torch.jit.ScriptModule):
         graph.seen.discard(id(module))
         graph.add(path, module, place)
         return
     for registry in (module._buffers, module._parameters, module._modules):
         graph.seen.add(id(registry))
-        graph.add_node(Names(path, registry, counts=True), place)
-    attributes = Names(path, vars(module), is_of_attributes=True, left_out=OF_EVERY_MODULE, counts=True)
+        graph.add_node(NamesNode(path, registry, counts=True), place)
+    attributes = NamesNode(path, vars(module), is_of_attributes=True, left_out=OF_EVERY_MODULE, counts=True)
     graph.add_node(attributes, place)
     for inner, element in attributes.children():
         graph.add(inner, element, place)

@@ -67,7 +67,7 @@ def _read_switches() -> tuple[Any, ...]:
     return tuple([read() for _, read, _ in _SWITCHES])
 
 
-class Settings:
+class TorchSettings:
     """A record of PyTorch's process-wide settings, of `requires_grad`, and of the hooks of modules and parameters."""
 
     def __init__(self, modules: Sequence[nn.Module], parameters: Sequence[nn.Parameter]) -> None:

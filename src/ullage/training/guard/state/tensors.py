@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from ullage.training.guard.state.copies import (
     FIRST_BYTES,
     SMALL_BYTES,
+    addresses_of,
     can_be_copied,
     digest_of,
     is_equal,
@@ -103,6 +104,8 @@ class Tensors:
         self._records: list[_Record] = []
         self._watched: list[_Record] = []
         self._versions: list[int] = []
+        self._places: list[int] = []
+        self._digests: list[tuple[int, ...] | None] = []
         self._plan: Any = None
         self._groups: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         self.is_outdated = False
@@ -126,6 +129,8 @@ class Tensors:
     def record(self) -> None:
         """Record the version counters of all tensors, and copy those that may change."""
         self._versions = versions_of(self._trained)
+        self._places = addresses_of(self._trained)
+        self._digests = list(map(digest_of, self._trained)) if self._learned.is_first else []
         plan = self._learned.is_first, [_form(one.tensor) for one in self._records]
         if plan != self._plan:
             self._plan = None  # if copying fails, the copies are planned again
@@ -181,15 +186,26 @@ class Tensors:
         return names + self._written_trained()
 
     def _written_trained(self) -> list[str]:
-        now = versions_of(self._trained)
-        if now == self._versions:
+        now, places = versions_of(self._trained), addresses_of(self._trained)
+        if now == self._versions and places == self._places:
             return []
-        pairs = zip(self._names, now, self._versions, strict=True)
-        return [name for name, version, before in pairs if version != before]
+        before = zip(self._versions, self._places, strict=True)
+        pairs = zip(self._names, zip(now, places, strict=True), before, strict=True)
+        return [name for name, one, other in pairs if one != other]
+
+    def find_hidden_writes(self) -> list[str]:
+        """Find, in the first step, writes through `.data` to trained parameters. Copy these parameters from now on.
+
+        Such a write may be undone at the end of forward or of the step, so look for it in the middle too.
+        """
+        pairs = zip(self._names, self._trained, self._digests, strict=True) if self._digests else ()
+        found = [name for name, tensor, digest in pairs if digest is not None and digest_of(tensor) != digest]
+        self._learn(found)
+        return found
 
     def restore(self) -> list[str]:
         """Restore the tensors from their copies. Return the names of changed tensors without a copy."""
-        lost = self._written_trained()
+        lost = list(dict.fromkeys([*self._written_trained(), *self.find_hidden_writes()]))
         for one in self._records:
             if one.is_same():
                 continue
@@ -211,7 +227,7 @@ class Tensors:
         # To read the version counters of many parameters takes time. A write that is found late is found in a failed
         # attempt at the latest, which is then not repeated.
         is_due = learned.steps < _FIRST_STEPS or learned.steps % _EVERY == 0
-        written = self._written_trained() if is_due else []
+        written = [*self._written_trained(), *self.find_hidden_writes()] if is_due else []
         for one in self._watched:
             if one.kind is Kind.TABLE:
                 if one.is_copied and one.tensor.nbytes > SMALL_BYTES and version_of(one.tensor) == one.version:

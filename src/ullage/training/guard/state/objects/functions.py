@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ullage.training.guard.state.objects.graph import Graph, Place
+from ullage.training.guard.state.objects.graph import FoundIn, Graph
 from ullage.training.guard.state.objects.node import attributes_of
 from ullage.training.guard.state.objects.node_of import is_installed
 
@@ -29,7 +29,7 @@ _BY_SYNTAX: Final = frozenset(
 )
 
 
-def record_function(graph: Graph, function: Any, place: Place) -> None:
+def record_function(graph: Graph, function: Any, place: FoundIn) -> None:
     """Record the variables that a function may change, including those of user functions that it calls."""
     seen: set[int] = set()
     waiting = [(function, 0)]
@@ -66,7 +66,7 @@ def record_autograd_functions(graph: Graph) -> None:
     """Record what the user's subclasses of `torch.autograd.Function` may change, in backward too."""
     for kind in _subclasses_of(torch.autograd.Function):
         if not is_installed(kind):
-            graph.add_class(kind.__qualname__, kind, Place.FORWARD)
+            graph.add_class(kind.__qualname__, kind, FoundIn.FORWARD)
             _record_methods_of(graph, kind)
 
 
@@ -74,7 +74,7 @@ def _record_methods_of(graph: Graph, kind: type) -> None:
     for method in vars(kind).values():
         function = getattr(method, "__func__", method)
         if isinstance(function, FunctionType):
-            record_function(graph, function, Place.FORWARD)
+            record_function(graph, function, FoundIn.FORWARD)
 
 
 def _subclasses_of(kind: type) -> Iterator[type]:
@@ -84,7 +84,7 @@ def _subclasses_of(kind: type) -> Iterator[type]:
         yield from _subclasses_of(one)
 
 
-def _record_variables(graph: Graph, function: FunctionType, place: Place) -> Iterator[tuple[Any, int]]:
+def _record_variables(graph: Graph, function: FunctionType, place: FoundIn) -> Iterator[tuple[Any, int]]:
     # Each function comes with the number of call levels that it adds: 0 for a function in a closure, otherwise 1.
     for path, attributes in attributes_of(function.__name__, function):
         graph.add(path, attributes, place)
@@ -121,7 +121,7 @@ def _record_variables(graph: Graph, function: FunctionType, place: Place) -> Ite
                 yield method, 1
 
 
-def _record_name(graph: Graph, namespace: dict[str, Any], name: str, place: Place) -> Iterator[Any]:
+def _record_name(graph: Graph, namespace: dict[str, Any], name: str, place: FoundIn) -> Iterator[Any]:
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):

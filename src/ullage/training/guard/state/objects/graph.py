@@ -19,8 +19,22 @@ from torch.amp.grad_scaler import GradScaler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ullage.base.errors import UsageError
-from ullage.training.guard.state.objects.node import ATOMS, Class, Elements, Names, Node, Slots, Variable
-from ullage.training.guard.state.objects.node_of import Cache, foreign_node_of, gradient_node_of, is_installed, node_of
+from ullage.training.guard.state.objects.node import (
+    ATOMS,
+    ClassNode,
+    ContentNode,
+    ElementsNode,
+    NamesNode,
+    SlotsNode,
+    VariableNode,
+)
+from ullage.training.guard.state.objects.node_of import (
+    CacheNode,
+    foreign_node_of,
+    gradient_node_of,
+    is_installed,
+    node_of,
+)
 from ullage.training.guard.state.tensors import Kind, Learned, Tensors
 
 # The maximum number of objects in one record. The remaining objects are ignored.
@@ -59,19 +73,19 @@ _FILE: Final = ("read", "close")
 _CONNECTION: Final = ("recv", "send")
 
 
-class Place(Enum):
+class FoundIn(Enum):
     """Where an object was found. This decides what is recorded of it."""
 
     MODEL = auto()
-    """In an attribute of the model. Attributes of objects from installed packages are recorded too."""
+    """An attribute of the model. Attributes of objects from installed packages are recorded too."""
     METRIC = auto()
-    """In a metric, which may change in each part of a batch."""
+    """A metric, which may change in each part of a batch."""
     FORWARD = auto()
-    """In a global variable or a class that methods of the model use."""
+    """A global variable or a class that methods of the model use."""
     OUTSIDE = auto()
-    """Around the loss function. A change counts only if it involves tensors, arrays or modules."""
+    """A variable of the loss function. A change counts only if it involves tensors, arrays or modules."""
     BATCH = auto()
-    """In the batch. Tensors are not copied, and neither functions nor classes are followed."""
+    """The batch. Tensors are not copied, and neither functions nor classes are followed."""
 
 
 class Graph:
@@ -85,7 +99,7 @@ class Graph:
             seen: the `id`s of objects that are recorded elsewhere and are not followed.
         """
         self.seen: set[int] = set() if seen is None else seen
-        self.nodes: list[Node] = []
+        self.nodes: list[ContentNode] = []
         self.classes: list[type] = []
         self.tensors = Tensors(learned or Learned())
         self._namespaces: dict[int, dict[str, Any]] = {}
@@ -94,43 +108,43 @@ class Graph:
         self._attributes: list[tuple[Callable[[Any], Any], list[dict[Any, Any]]]] = []
         self._dicts: list[dict[Any, Any]] = []
         self._lists: list[list[Any]] = []
-        self._others: list[Node] = []
+        self._others: list[ContentNode] = []
         self._sizes: list[int] = []
         self._flat: list[Any] = []
 
-    def add(self, path: str, value: Any, place: Place) -> None:
+    def add(self, path: str, value: Any, place: FoundIn) -> None:
         """Record an object and everything that it refers to. Error messages call the object `path`."""
         deque(self.entered(path, value, place), maxlen=0)
 
-    def add_node(self, node: Node, place: Place) -> None:
+    def add_node(self, node: ContentNode, place: FoundIn) -> None:
         """Record what a node records, without following its references."""
-        node.is_outside = place is Place.OUTSIDE
-        node.is_ignored = place is Place.METRIC
+        node.is_outside = place is FoundIn.OUTSIDE
+        node.is_ignored = place is FoundIn.METRIC
         self.nodes.append(node)
 
-    def add_variable(self, path: str, namespace: dict[str, Any], name: str, place: Place) -> None:
+    def add_variable(self, path: str, namespace: dict[str, Any], name: str, place: FoundIn) -> None:
         """Record the value of a global variable, so that new assignments to it are detected."""
 
         def write(value: Any) -> None:
             namespace[name] = value
 
-        self.add_node(Variable(path, namespace, lambda: namespace.get(name), write), place)
+        self.add_node(VariableNode(path, namespace, lambda: namespace.get(name), write), place)
 
     def watch_size(self, namespace: dict[str, Any]) -> None:
         """Make a new record if variables are added to a namespace."""
         self._namespaces[id(namespace)] = namespace
 
-    def add_class(self, path: str, owner: type, place: Place) -> None:
+    def add_class(self, path: str, owner: type, place: FoundIn) -> None:
         """Record the attributes of a class, and everything that they refer to."""
         if id(owner) not in self.seen:
             self.seen.add(id(owner))
             self.classes.append(owner)
-            node = Class(path, owner)
+            node = ClassNode(path, owner)
             self.add_node(node, place)
             for name, element in node.children():
                 self.add(name, element, place)
 
-    def entered(self, path: str, value: Any, place: Place) -> Iterator[tuple[str, Any]]:
+    def entered(self, path: str, value: Any, place: FoundIn) -> Iterator[tuple[str, Any]]:
         """Record an object and everything that it refers to. Yield each recorded object with its name."""
         waiting = [(path, value, 0)]
         while waiting:
@@ -147,7 +161,7 @@ class Graph:
                 inside = ((f"{name}[{index}]", element) for index, element in enumerate(one))
             elif isinstance(one, torch.Tensor):
                 node = self._add_tensor(name, one, place)
-                if place is not Place.BATCH and not isinstance(one, nn.Parameter):
+                if place is not FoundIn.BATCH and not isinstance(one, nn.Parameter):
                     waiting.append((name, one.__dict__, depth + 1))
             else:
                 node = self._node_of(name, one, place)
@@ -156,17 +170,17 @@ class Graph:
                 inside = node.children()
             waiting += [(inner, element, depth + 1) for inner, element in inside]
 
-    def _add_tensor(self, name: str, tensor: torch.Tensor, place: Place) -> Node | None:
-        kind = Kind.OF_BATCH if place is Place.BATCH else Kind.OTHER
-        self.tensors.add(name, tensor, kind, is_ignored=place is Place.METRIC)
+    def _add_tensor(self, name: str, tensor: torch.Tensor, place: FoundIn) -> ContentNode | None:
+        kind = Kind.OF_BATCH if place is FoundIn.BATCH else Kind.OTHER
+        self.tensors.add(name, tensor, kind, is_ignored=place is FoundIn.METRIC)
         return gradient_node_of(name, tensor)
 
-    def _node_of(self, name: str, value: Any, place: Place) -> Node | None:
-        is_deep = place in (Place.MODEL, Place.METRIC, Place.BATCH)
-        node = node_of(name, value, lambda one: _is_opened(one, is_deep=is_deep), is_of_batch=place is Place.BATCH)
+    def _node_of(self, name: str, value: Any, place: FoundIn) -> ContentNode | None:
+        is_deep = place in (FoundIn.MODEL, FoundIn.METRIC, FoundIn.BATCH)
+        node = node_of(name, value, lambda one: _is_opened(one, is_deep=is_deep), is_of_batch=place is FoundIn.BATCH)
         if node is None and not is_deep and _is_foreign(value):
             return foreign_node_of(name, value)
-        if place is not Place.BATCH and isinstance(node, Names | Slots) and not isinstance(value, dict):
+        if place is not FoundIn.BATCH and isinstance(node, NamesNode | SlotsNode) and not isinstance(value, dict):
             for one in type(value).__mro__:
                 if not is_installed(one):
                     self.add_class(one.__name__, one, place)
@@ -174,11 +188,11 @@ class Graph:
 
     def record(self) -> None:
         """Record the current state of all nodes and tensors again. The nodes have to be the same."""
-        containers = [node for node in self.nodes if isinstance(node, Names | Elements)]
+        containers = [node for node in self.nodes if isinstance(node, NamesNode | ElementsNode)]
         by_names: dict[tuple[str, ...], list[dict[Any, Any]]] = {}
         self._dicts, self._lists = [], []
         for node in containers:
-            if isinstance(node, Names) and node.is_of_attributes and isinstance(node.value, dict):
+            if isinstance(node, NamesNode) and node.is_of_attributes and isinstance(node.value, dict):
                 names = tuple(name for name in node.saved if name not in node.left_out)
                 by_names.setdefault(names, []).append(node.value)
             elif isinstance(node.value, dict) and node.value:
@@ -188,7 +202,7 @@ class Graph:
         # a getter of a single name returns no tuple
         self._attributes = [(itemgetter(*names, names[0]), dicts) for names, dicts in by_names.items() if names]
         self._sized = [node.value for node in containers if isinstance(node.value, dict | list)]
-        self._others = [node for node in self.nodes if not isinstance(node, Names | Elements)]
+        self._others = [node for node in self.nodes if not isinstance(node, NamesNode | ElementsNode)]
         self._others += [node for node in containers if not isinstance(node.value, dict | list)]
         self._sizes = self._sizes_now()
         self._flat = list(self._elements())
@@ -237,12 +251,12 @@ class Graph:
             has_drawn: whether random numbers were drawn. Then a new entry of a cache counts.
         """
         told = [node for node in self.nodes if not node.is_same() and node.is_told_only]
-        return [one.path for one in told if not isinstance(one, Cache) or (has_drawn and one.saved.currsize)]
+        return [one.path for one in told if not isinstance(one, CacheNode) or (has_drawn and one.saved.currsize)]
 
     def restore(self) -> list[str]:
         """Restore all recorded objects. Return the names of changed objects that cannot be restored."""
         others = [node for node in self.nodes if not node.is_same()]
-        others = [node for node in others if isinstance(node, Cache) or not node.is_told_only]
+        others = [node for node in others if isinstance(node, CacheNode) or not node.is_told_only]
         lost = [node.path for node in others if not node.put_back()]
         return lost + self.tensors.restore()
 
@@ -272,7 +286,7 @@ def refuse_consumables(batch: Any) -> None:
     Raises:
         UsageError: the batch has an iterator, a generator, a file, a queue, a data loader or a stream.
     """
-    for path, value in Graph().entered("batch", batch, Place.BATCH):
+    for path, value in Graph().entered("batch", batch, FoundIn.BATCH):
         if _is_consumable(value):
             raise UsageError(
                 f"{path} is of type {type(value).__qualname__}, which can be read only once, so a step that runs out "

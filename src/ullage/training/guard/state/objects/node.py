@@ -22,7 +22,7 @@ Children = Iterator[tuple[str, Any]]
 """Pairs of a name for messages and an object."""
 
 
-class Node:
+class ContentNode:
     """A record of the state of one Python object."""
 
     def __init__(self, path: str, value: Any, *, counts: bool = False) -> None:
@@ -77,7 +77,7 @@ class Node:
         return iter(())
 
 
-class Names(Node):
+class NamesNode(ContentNode):
     """A record of a dictionary, or of the attributes of an object."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Names(Node):
                 yield self._name_of(key), element
 
 
-class Class(Names):
+class ClassNode(NamesNode):
     """A record of the attributes of a class."""
 
     def __init__(self, path: str, owner: type) -> None:
@@ -155,7 +155,7 @@ class Class(Names):
 _OF_CLASSES: Final = (FunctionType, staticmethod, classmethod, property)
 
 
-class Slots(Names):
+class SlotsNode(NamesNode):
     """A record of the attributes of an object whose class uses `__slots__`."""
 
     def __init__(self, path: str, value: Any) -> None:
@@ -178,7 +178,7 @@ def slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__") and not name.startswith("__"))
 
 
-class Elements(Node):
+class ElementsNode(ContentNode):
     """A record of the elements of a list, a deque, a set or a bytearray."""
 
     def read(self) -> tuple[Any, ...]:
@@ -216,7 +216,7 @@ def attributes_of(path: str, container: Any) -> Children:
         yield f"{path}.__dict__", attributes
 
 
-class State(Node):
+class StateNode(ContentNode):
     """A record of an object whose state is read, and set, by a function."""
 
     def __init__(
@@ -239,7 +239,7 @@ class State(Node):
             write: sets the state. None if a change can only be detected.
             is_equal: compares two states. By default their values are compared.
             children: yields the objects that the object refers to.
-            how: passed on to `Node`.
+            how: passed on to `ContentNode`.
         """
         self.read = read  # type: ignore[method-assign]
         self._write = write
@@ -260,7 +260,7 @@ class State(Node):
         return self._children() if self._children is not None else iter(())
 
 
-class Variable(State):
+class VariableNode(StateNode):
     """A record of a variable, which may be unset."""
 
     def __init__(

@@ -28,12 +28,12 @@ from ullage.training.guard.state.objects.node import (
     FEW,
     UNSET,
     Children,
-    Elements,
-    Names,
-    Node,
-    Slots,
-    State,
-    Variable,
+    ContentNode,
+    ElementsNode,
+    NamesNode,
+    SlotsNode,
+    StateNode,
+    VariableNode,
     attributes_of,
     slots_of,
 )
@@ -58,7 +58,9 @@ def _is_installed(home: str) -> bool:
     return "site-packages" in where or home.partition(".")[0] in sys.stdlib_module_names or not where
 
 
-def node_of(path: str, value: Any, is_opened: Callable[[Any], bool], *, is_of_batch: bool = False) -> Node | None:
+def node_of(
+    path: str, value: Any, is_opened: Callable[[Any], bool], *, is_of_batch: bool = False
+) -> ContentNode | None:
     """Return a record of an object. None if the object cannot change.
 
     Args:
@@ -78,24 +80,24 @@ def node_of(path: str, value: Any, is_opened: Callable[[Any], bool], *, is_of_ba
             return node
     if isinstance(value, list | deque | set | bytearray | dict):
         if len(value) > FEW:
-            return State(path, value, partial(_digest_of, value), None)
-        return Names(path, value) if isinstance(value, dict) else Elements(path, value)
+            return StateNode(path, value, partial(_digest_of, value), None)
+        return NamesNode(path, value) if isinstance(value, dict) else ElementsNode(path, value)
     is_iterator = hasattr(type(value), "__next__") or type(value) is SimpleQueue
     if is_iterator and not isinstance(value, MutableMapping):
         inside = partial(_inside_iterator, path, value)
-        return State(
+        return StateNode(
             path, value, partial(_progress_of, value), None, is_equal=_is_same_place, children=inside, counts=True
         )
     return _opened(path, value) if is_opened(value) else None
 
 
-def _opened(path: str, value: Any) -> Node | None:
+def _opened(path: str, value: Any) -> ContentNode | None:
     if isinstance(getattr(value, "__dict__", None), dict):
         is_module = isinstance(value, nn.Module)
         counts = is_module or type(value).__module__.startswith("torch.")
         left_out = OF_EVERY_MODULE if is_module else frozenset[str]()
-        return Names(path, vars(value), is_of_attributes=True, left_out=left_out, counts=counts)
-    return Slots(path, value) if any(map(slots_of, type(value).__mro__)) else None
+        return NamesNode(path, vars(value), is_of_attributes=True, left_out=left_out, counts=counts)
+    return SlotsNode(path, value) if any(map(slots_of, type(value).__mro__)) else None
 
 
 def _digest_of(container: Any) -> Any:
@@ -110,7 +112,7 @@ def _digest_of(container: Any) -> Any:
     return hash((tuple(map(id, elements)), tuple(versions)))
 
 
-def _variable(path: str, cell: CellType) -> Node:
+def _variable(path: str, cell: CellType) -> ContentNode:
     def read() -> Any:
         try:
             return cell.cell_contents
@@ -123,19 +125,19 @@ def _variable(path: str, cell: CellType) -> Node:
         else:
             cell.cell_contents = content
 
-    return Variable(path, cell, read, write)
+    return VariableNode(path, cell, read, write)
 
 
-def _context_variable(path: str, variable: ContextVar[Any]) -> Node:
+def _context_variable(path: str, variable: ContextVar[Any]) -> ContentNode:
     is_set = variable.get(UNSET) is not UNSET
     write = variable.set if is_set else None  # a variable without a value cannot lose its value again
-    return Variable(path, variable, lambda: variable.get(UNSET), write, counts=True)
+    return VariableNode(path, variable, lambda: variable.get(UNSET), write, counts=True)
 
 
-def _function(path: str, function: Any) -> Node | None:
+def _function(path: str, function: Any) -> ContentNode | None:
     if is_installed(function.func if isinstance(function, partial) else function):
         return None
-    return State(path, function, lambda: None, None, children=partial(_inside_function, path, function))
+    return StateNode(path, function, lambda: None, None, children=partial(_inside_function, path, function))
 
 
 def _inside_function(path: str, function: Any) -> Children:
@@ -150,7 +152,7 @@ def _inside_function(path: str, function: Any) -> Children:
         yield from attributes_of(path, function)
 
 
-class Cache(State):
+class CacheNode(StateNode):
     """A record of a `functools.cache`. New entries are removed only if the cache was empty before."""
 
     def __init__(self, path: str, cache: Any) -> None:
@@ -171,15 +173,15 @@ def _is_same_cache(now: Any, saved: Any) -> bool:
     return bool(now.misses == saved.misses)
 
 
-def _attributes(path: str, value: Any) -> Node:
-    return Names(path, vars(value), is_of_attributes=True)
+def _attributes(path: str, value: Any) -> ContentNode:
+    return NamesNode(path, vars(value), is_of_attributes=True)
 
 
-def _weak_dictionary(path: str, value: Any) -> Node:
-    return Names(path, value.__dict__["data"])
+def _weak_dictionary(path: str, value: Any) -> ContentNode:
+    return NamesNode(path, value.__dict__["data"])
 
 
-def _script(path: str, value: Any) -> Node | None:
+def _script(path: str, value: Any) -> ContentNode | None:
     # the attributes of a TorchScript module are stored in C++
     if not hasattr(value, "_concrete_type"):
         return None
@@ -203,10 +205,10 @@ def _script(path: str, value: Any) -> Node | None:
         every = [*read().items(), *value._buffers.items()]
         return ((f"{path}.{name}", one) for name, one in every if isinstance(one, torch.Tensor))
 
-    return State(path, value, read, write, is_equal=is_equal, children=children, counts=True)
+    return StateNode(path, value, read, write, is_equal=is_equal, children=children, counts=True)
 
 
-def _optimizer(path: str, optimizer: Optimizer) -> Node:
+def _optimizer(path: str, optimizer: Optimizer) -> ContentNode:
     # its settings are restored, but a step of the optimizer cannot be undone
     def read() -> Any:
         tensors = list(_tensors_in(list(optimizer.state.values())))
@@ -214,10 +216,10 @@ def _optimizer(path: str, optimizer: Optimizer) -> Node:
         return tensors, [*map(version_of, tensors), *own]
 
     inside = lambda: iter([(path, optimizer.param_groups)])  # noqa: E731
-    return State(path, optimizer, read, None, is_equal=_are_same_tensors, children=inside, counts=True)
+    return StateNode(path, optimizer, read, None, is_equal=_are_same_tensors, children=inside, counts=True)
 
 
-def foreign_node_of(path: str, value: Any) -> Node:
+def foreign_node_of(path: str, value: Any) -> ContentNode:
     """Return a record of an object from an installed package. Only tensors in its attributes are recorded."""
 
     def read() -> Any:
@@ -230,7 +232,7 @@ def foreign_node_of(path: str, value: Any) -> Node:
                 tensors.append(one)
         return tensors, list(map(version_of, tensors))
 
-    return State(path, value, read, None, is_equal=_are_same_tensors, counts=True)
+    return StateNode(path, value, read, None, is_equal=_are_same_tensors, counts=True)
 
 
 def _are_same_tensors(now: Any, saved: Any) -> bool:
@@ -248,7 +250,7 @@ def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 _DEEPEST: Final = 3
 
 
-def gradient_node_of(path: str, tensor: torch.Tensor) -> Node | None:
+def gradient_node_of(path: str, tensor: torch.Tensor) -> ContentNode | None:
     """Return a record of the gradient of a tensor that is not a parameter, such as an attacked image."""
     if not (tensor.requires_grad and tensor.is_leaf):
         return None
@@ -264,14 +266,14 @@ def gradient_node_of(path: str, tensor: torch.Tensor) -> Node | None:
     def children() -> Children:
         return iter([(f"{path}.grad", tensor.grad)] if is_copied and tensor.grad is not None else ())
 
-    return State(f"{path}.grad", tensor, read, write, is_equal=_are_same_tensors, children=children)
+    return StateNode(f"{path}.grad", tensor, read, write, is_equal=_are_same_tensors, children=children)
 
 
-def _dataset(path: str, value: Any) -> Node | None:
+def _dataset(path: str, value: Any) -> ContentNode | None:
     return None if is_installed(type(value)) or not hasattr(value, "__dict__") else _Dataset(path, value)
 
 
-class _Dataset(Names):
+class _Dataset(NamesNode):
     # large arrays of a user's dataset are left out
     def __init__(self, path: str, value: Any) -> None:
         super().__init__(path, vars(value), is_of_attributes=True)
@@ -282,23 +284,23 @@ class _Dataset(Names):
                 yield path, element
 
 
-def _of_numpy(path: str, value: Any) -> Node | None:
+def _of_numpy(path: str, value: Any) -> ContentNode | None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
     if isinstance(value, numpy.ndarray):
         if value.dtype.hasobject or value.nbytes > _ARRAY_BYTES:
             return None
-        return State(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
+        return StateNode(path, value, value.copy, lambda saved: numpy.copyto(value, saved))
     if isinstance(value, numpy.random.Generator):
         bits = value.bit_generator
-        return State(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
+        return StateNode(path, value, lambda: bits.state, lambda saved: setattr(bits, "state", saved))
     if isinstance(value, numpy.random.RandomState):
-        return State(path, value, lambda: value.get_state(legacy=False), value.set_state)
+        return StateNode(path, value, lambda: value.get_state(legacy=False), value.set_state)
     return None
 
 
-def _of_buffer(path: str, value: Any) -> Node | None:
+def _of_buffer(path: str, value: Any) -> ContentNode | None:
     # arrays of Python, ctypes and multiprocessing
     value = value.get_obj() if hasattr(value, "get_obj") else value
     try:
@@ -311,15 +313,15 @@ def _of_buffer(path: str, value: Any) -> Node | None:
     def write(saved: bytes) -> None:
         memoryview(value).cast("B")[:] = saved
 
-    return State(path, value, lambda: bytes(memoryview(value)), write, counts=True)
+    return StateNode(path, value, lambda: bytes(memoryview(value)), write, counts=True)
 
 
-def _generator_of_python(path: str, value: random.Random) -> Node | None:
-    return None if value is random._inst else State(path, value, value.getstate, value.setstate)
+def _generator_of_python(path: str, value: random.Random) -> ContentNode | None:
+    return None if value is random._inst else StateNode(path, value, value.getstate, value.setstate)
 
 
-def _generator_of_torch(path: str, value: torch.Generator) -> Node:
-    return State(path, value, value.get_state, value.set_state)
+def _generator_of_torch(path: str, value: torch.Generator) -> ContentNode:
+    return StateNode(path, value, value.get_state, value.set_state)
 
 
 def _progress_of(iterator: Any) -> Any:
@@ -379,7 +381,7 @@ def _place_in(file: io.IOBase) -> int:
 
 _USUAL: Final = frozenset((dict, list, set))
 """The types of most objects, which need no look at the following tables."""
-_Maker = Callable[[str, Any], Node | None]
+_Maker = Callable[[str, Any], ContentNode | None]
 _AS_STATE: Final[tuple[tuple[Any, _Maker], ...]] = (
     (CellType, _variable),
     (torch.Generator, _generator_of_torch),
@@ -387,7 +389,7 @@ _AS_STATE: Final[tuple[tuple[Any, _Maker], ...]] = (
 )
 _BY_TYPE: Final[tuple[tuple[Any, _Maker], ...]] = (
     (FunctionType | MethodType | partial, _function),
-    (functools._lru_cache_wrapper, Cache),
+    (functools._lru_cache_wrapper, CacheNode),
     (Optimizer, _optimizer),
     (argparse.Namespace | threading.local, _attributes),
     (weakref.WeakKeyDictionary | weakref.WeakValueDictionary, _weak_dictionary),
