@@ -71,8 +71,9 @@ class Guarded:
         class MyTrainer(Guarded, Trainer):
             guard_options = {"checkpoint": ["model.layers.*"]}  # arguments of ullage.Guard; optional
 
-    A batch that does not fit is split. The weight of each part is its number of labels that count. Without labels, it
-    is its number of items. Set `weight` if the loss is a mean over something else.
+    A batch that does not fit is split if the guard can prove that the losses of its parts add up. With
+    `"splittable": True` in `guard_options`, it is split without a proof. Then the weight of each part is its number of
+    labels that count, or without labels its number of items; set `weight` if the loss is a mean over something else.
     """
 
     guard_options: ClassVar[Mapping[str, Any]] = {}
@@ -143,8 +144,10 @@ class Guarded:
                 "so a part of a batch would be divided differently; expected one device for each process (torchrun)"
             )
         self._to_clip: tuple[Any, ...] | None = None
-        own: dict[str, Any] = {"weight": self._weight, **self.guard_options}
-        self._weigh = own["weight"]
+        own = dict(self.guard_options)
+        if own.get("splittable"):
+            own.setdefault("weight", self._weight)
+        self._weigh = own.get("weight")
         self.guard = guard_of(self.accelerator, model, self.optimizer, before_step=self._clip, **own)
         self._guarded = (id(model), id(self.optimizer))
         replacing: list[tuple[Any, str, Any]] = [
@@ -180,10 +183,10 @@ class Guarded:
             self._to_clip = None
             norm.copy_(nn.utils.clip_grad_norm_(*how))
 
-    # The guard treats a part's loss as a mean and multiplies it by the part's share of the weight. So a sum over tokens
-    # is divided by that share.
+    # With a weight, the guard treats a part's loss as a mean and multiplies it by the part's share of the weight. So a
+    # sum over tokens is divided by that share.
     def _items_for(self, part: Any, num_items_in_batch: Any) -> Any:
-        if num_items_in_batch is None or items_of(part) == items_of(self._inputs):
+        if num_items_in_batch is None or self._weigh is None or items_of(part) == items_of(self._inputs):
             return num_items_in_batch
         return float(num_items_in_batch) * self._weigh(part) / self._weigh(self._inputs)
 

@@ -144,9 +144,9 @@ class Monitor:
                 self._sample(1)
             # The first sample after another phase starts a new visit, because growth in between belongs to the other
             # phase.
-            self._end_visit(outer_visit)
             self._series, self._phase, _, self._left = outer
             self._samples_in_visit = 0
+            self._end_visit(outer_visit)
 
     def _end_visit(self, outer: Visit | None) -> None:
         visit, self._visit = self._visit, outer

@@ -134,7 +134,7 @@ def _taken(build: Build, faults: Faults, change: Callable[[World], None] = lambd
             notes = [
                 note for note in getattr(error, "__notes__", []) if "were allocated when a request for" not in note
             ]
-            notes.sort(key=lambda note: note.startswith("Gradients accumulated"))  # the reason comes first
+            notes.sort(key=lambda note: note.startswith("Some gradients"))  # the reason comes first
             text = "" if isinstance(error, torch.OutOfMemoryError) else str(error)
             return f"refused: {' '.join([text, *notes]).strip()}", {}
     of_norms = [f"warned: {one.message}" for one in warned if "statistics" in str(one.message)]

@@ -149,7 +149,8 @@ class Climb:
             self._on.cutter.weigh_by_items()
         else:
             with self._undoing():
-                self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size)
+                pieces = [piece for part in self._pending for piece in self._on.cutter.pieces_of(part, size)]
+                self._why_whole = self._on.trials.why_not_cut(self._batch, self._loss_of, self.form, size, pieces)
         return self._why_whole is None
 
     def run(self) -> Self:

@@ -18,7 +18,7 @@ from ullage.gpu.emulator.emulate import CARD_VARIABLE
 from ullage.training.guard.memory.oom import read_oom
 from ullage.training.guard.memory.room import Room
 from ullage.training.guard.signals import Signals
-from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape, Weighting
+from ullage.training.guard.splitting.batch import BatchPart, Cutter, Form, Shape, Weighting, key_of
 from ullage.training.guard.splitting.hooks import HookNotes
 from ullage.training.guard.splitting.norm import BatchNorms
 from ullage.training.guard.splitting.precise import Precise, WideLayers, exact_products
@@ -92,10 +92,12 @@ class Trials:
     has_drawn: bool = False
     """Whether a test run has used random numbers."""
 
-    def why_not_cut(self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int) -> str | None:
+    def why_not_cut(
+        self, batch: Any, loss_of: Callable[[Any], Any], form: Form, size: int, pieces: Sequence[BatchPart]
+    ) -> str | None:
         """Return the reason why a batch must not be split into parts of `size` items. None if it may be split.
 
-        If it may be split, the weights of the parts are set in `cutter`.
+        If it may be split, the weights of the pieces that will be run are set in `cutter`.
         """
         if form.items is None or form.items < 2:
             return "it has a single item"
@@ -108,25 +110,30 @@ class Trials:
             if proof is None or is_due:
                 weighting = self._compare_gradients(batch, loss_of, form.items, size, fitting)
                 self.proven[form.shape, operators] = proof = (weighting, proof[1] + 1 if proof is not None else 1)
+            weighting = proof[0]
+            if isinstance(weighting, Weighting):
+                self.cutter.weigh(weighting)
+            else:
+                counts = [self._count_of(batch, loss_of, piece, weighting) for piece in pieces]
+                self.cutter.weigh(Weighting.COUNTS, dict(zip(map(key_of, pieces), counts, strict=True)))
         except _Refused as refusal:
             return str(refusal)
-        self.cutter.weigh(_kind_of(proof[0]), partial(self._count_of, batch, loss_of, proof[0], {}))
         return None
 
-    def _count_of(
-        self,
-        batch: Any,
-        loss_of: Callable[[Any], Any],
-        place: Weighting | int,
-        known: dict[tuple[int, int | None], float],
-        part: BatchPart,
-    ) -> float:
-        """Return the denominator of the loss of a part."""
-        key = (part.start, part.items)
-        if key not in known:
-            assert isinstance(place, int)
-            known[key] = self._loss(self.cutter.select(batch, part), loss_of).counts[place]
-        return known[key]
+    def _count_of(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart, place: int) -> float:
+        """Return the denominator of the loss of a part. If the part does not fit, add those of its halves."""
+        try:
+            counts = self._loss(self.cutter.select(batch, part), loss_of).counts
+        except _DoesNotFit:
+            halves = self.cutter.pieces_of(part, -(-(part.items or 1) // 2))
+            if len(halves) < 2:
+                raise _Refused(
+                    "not even the loss of one item fits, so the weights of the parts are not known"
+                ) from None
+            return sum(self._count_of(batch, loss_of, half, place) for half in halves)
+        if place >= len(counts):
+            raise _Refused("the loss of a part divides by fewer numbers, so the weights of the parts are not known")
+        return counts[place]
 
     def why_not_computed_again(self, batch: Any, loss_of: Callable[[Any], Any], part: BatchPart) -> str | None:
         """Return the reason why activation checkpointing must not be used for a batch. None if it may be used."""
@@ -368,10 +375,6 @@ class Trials:
         raise _DoesNotFit
 
 
-def _kind_of(weighting: Weighting | int) -> Weighting:
-    return Weighting.COUNTS if isinstance(weighting, int) else weighting
-
-
 def _expanded(fitting: Weightings, counts: Sequence[Sequence[float]]) -> Iterator[Weighting | int]:
     """Yield the weightings, and for `COUNTS` the places of numbers that differ.
 
@@ -383,7 +386,7 @@ def _expanded(fitting: Weightings, counts: Sequence[Sequence[float]]) -> Iterato
         if weighting is not Weighting.COUNTS:
             yield weighting
         elif len(set(map(len, counts))) == 1:
-            columns = reversed(list(enumerate(zip(*counts, strict=True))))
+            columns = reversed(list(enumerate(zip(*counts, strict=True))))  # of equal columns, the first place is kept
             yield from sorted({column: place for place, column in columns}.values())
 
 

@@ -315,8 +315,9 @@ class Done:
     """Whether the loss function returned a tuple. Its second value is in `extra`."""
 
 
-def _items_of_part(part: BatchPart) -> float:
-    return float(part.items or 0)
+def key_of(part: BatchPart) -> tuple[int, int]:
+    """Return what identifies a part of a batch: its first item, and its number of items."""
+    return part.start, part.items or 0
 
 
 class Cutter:
@@ -327,7 +328,6 @@ class Cutter:
         self._reduction = reduction
         self._weight = weight
         self._forms: dict[Shape, tuple[Form, BatchPart]] = {}
-        self._count_of: Callable[[BatchPart], float] = _items_of_part
         self.weigh_by_items()
 
     @property
@@ -335,21 +335,20 @@ class Cutter:
         """The weightings of parts that may apply, in the order in which they are tried."""
         if self._weight is not None or self._reduction == "sum":
             return (Weighting.GIVEN,)
-        return (Weighting.COUNTS, Weighting.ITEMS, Weighting.SUM)
+        return (Weighting.ITEMS, Weighting.SUM, Weighting.COUNTS)
 
-    def weigh(self, weighting: Weighting, count_of: Callable[[BatchPart], float]) -> None:
+    def weigh(self, weighting: Weighting, counts: Mapping[tuple[int, int], float] | None = None) -> None:
         """Set how `cut` weights the parts from now on.
 
         Args:
             weighting: the proven weighting.
-            count_of: a function that returns the denominator of the mean for a part.
+            counts: for `Weighting.COUNTS`, the denominator of the mean for each part, by `key_of`.
         """
-        self._weighting, self._count_of = weighting, count_of
+        self._weighting, self._counts = weighting, counts
 
     def weigh_by_items(self) -> None:
         """Let `cut` weight the parts by their numbers of items, or as the user has given it."""
-        self._weighting = Weighting.ITEMS if Weighting.ITEMS in self.weightings else Weighting.GIVEN
-        self._count_of = _items_of_part  # the other function refers to a batch
+        self.weigh(Weighting.ITEMS if Weighting.ITEMS in self.weightings else Weighting.GIVEN)
 
     def form_and_whole(self, tensors: Sequence[torch.Tensor]) -> tuple[Form, BatchPart]:
         """Return the shapes and sizes of the tensors in a batch, and a description of the whole, unsplit batch."""
@@ -390,8 +389,7 @@ class Cutter:
         if self._weight is not None:
             return self._weighted(batch, pieces, part, self._weight)
         of_part = part.share if part.share is not None else 1.0
-        count_of = self._count_of if self._weighting is Weighting.COUNTS else _items_of_part
-        counts = [count_of(piece) for piece in pieces]
+        counts = [self._counts[key_of(piece)] if self._counts is not None else piece.items or 0 for piece in pieces]
         total = sum(counts) or 1.0
         return [replace(piece, share=of_part * own / total) for piece, own in zip(pieces, counts, strict=True)]
 

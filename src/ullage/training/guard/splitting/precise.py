@@ -71,7 +71,7 @@ class Precise(TorchDispatchMode):
         result = func(*args, **kwargs)
         if name in _NLL_LOSSES and args[3] == _MEAN:
             self.counts.append(float(result[1]))
-        elif name in _DIVISIONS and (not isinstance(args[1], torch.Tensor) or args[1].dim() == 0):
+        elif name in _DIVISIONS and _is_a_number(args[1]):
             self.counts.append(float(args[1]))
         elif name == "mean" and result.numel():
             self.counts.append(args[0].numel() / result.numel())
@@ -103,6 +103,12 @@ class Precise(TorchDispatchMode):
             value if argument.is_write else tree_map_only(torch.Tensor, fitted, value)
             for value, argument in zip(args, schema.arguments, strict=False)
         ]
+
+
+def _is_a_number(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and not value.is_complex()
+    return isinstance(value, int | float)
 
 
 def _is_cast_by_autograd() -> bool:

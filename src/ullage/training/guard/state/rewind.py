@@ -18,11 +18,10 @@ from torch.optim import Optimizer
 from ullage.training.guard.state.copies import digest_of, parameters_in
 from ullage.training.guard.state.gradients import EarlierGradients
 from ullage.training.guard.state.objects.functions import (
-    number_of_autograd_functions,
     record_autograd_functions,
     record_function,
     record_methods,
-    signature_of,
+    version_of_autograd_functions,
 )
 from ullage.training.guard.state.objects.graph import FoundIn, Graph
 from ullage.training.guard.state.objects.node import NamesNode
@@ -54,8 +53,7 @@ class Rewind:
         self._trained = {id(one) for one in parameters_in(optimizers) if one.requires_grad}
         self._named = {child: name for module in modules for name, child in module.named_modules()}
         self._settings = TorchSettings(list(self._named), parameters)
-        registries = (one for module in self._named for one in (module._modules, module._parameters))
-        self._registries = [one for one in registries if len(one)]
+        self._registries = [one for module in self._named for one in (module._modules, module._parameters)]
         self._size = sum(map(len, self._registries))
         self._learned = Learned()
         # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
@@ -63,13 +61,13 @@ class Rewind:
         self._tensors: Tensors | None = None
         self._recorded_buffers: list[torch.Tensor | None] = []
         self._spare: list[torch.Tensor] = []
-        self._signature: list[Any] = []
-        self._kinds = ""
         self._graph: Graph | None = None
+        self._autograd_functions = ""
+        # After so many steps from now, the record is dropped, because objects of the model have changed: it would hold
+        # tensors that nobody uses any more.
+        self._drops = 0
+        self._around: Graph | None = None
         self._in_batch: Graph | None = None
-        # Whether objects change in every step. Then the record is not kept, because it would hold tensors that nobody
-        # uses any more.
-        self._is_lively = False
         self._subject: tuple[Any, Any] = None, None
         self._suspects: list[tuple[str, torch.Tensor, tuple[int, ...] | None]] = []
         self._is_recorded = False
@@ -88,7 +86,7 @@ class Rewind:
 
     def end(self) -> None:
         self._subject = None, None
-        self._in_batch = None
+        self._around = self._in_batch = None
         self._suspects = []
 
     def record(self, *, is_fresh: bool) -> None:
@@ -96,22 +94,15 @@ class Rewind:
         self._is_recorded = False  # if recording fails, only gradients are restored
         self.gradients.record(is_fresh=is_fresh)
         self._settings.record()
-        function, batch = self._subject
-        signature = [*self._settings.own_hooks(), *signature_of(function)]
-        is_known = len(signature) == len(self._signature) and all(map(is_, signature, self._signature))
-        kinds = number_of_autograd_functions()
-        if self._graph is None or not is_known or kinds != self._kinds or not self._graph.update():
-            self._is_lively |= self._graph is not None and is_known
-            self._graph, self._signature, self._kinds = None, signature, kinds
-            self._record_tensors(is_checked=True)
-            self._graph = self._made(function)
-        else:
+        functions = version_of_autograd_functions()
+        if self._graph is not None and functions == self._autograd_functions and self._graph.update():
             self._record_tensors(is_checked=False)
-        self._in_batch = None
-        if batch is not None:
-            self._in_batch = Graph()
-            self._in_batch.add("batch", batch, FoundIn.BATCH)
-            self._in_batch.record()
+        else:
+            self._drops = _DROPS if self._graph is not None else self._drops
+            self._graph, self._autograd_functions = None, functions
+            self._record_tensors(is_checked=True)
+            self._graph = self._record_model()
+        self._record_subject(self._graph)
         self.random_state.record()
         self._is_recorded = True
 
@@ -121,11 +112,12 @@ class Rewind:
         if self._tensors is None or self._tensors.is_outdated or is_other:
             self._recorded_buffers = self._buffers_now()
             self._tensors = Tensors(self._learned, self._spare if self._tensors is None else self._tensors.copies())
+            self._spare = []
             for name, parameter in _names_of(self._named, self.parameters):
                 kind = Kind.TRAINED if id(parameter) in self._trained else Kind.FROZEN
                 self._tensors.add(name, parameter, kind)
-            for module in self._named:
-                _add_buffers(self._tensors, module)
+            for module, path in self._named.items():
+                _add_buffers(self._tensors, module, path)
         self._tensors.record()
 
     def _buffers_now(self) -> list[torch.Tensor | None]:
@@ -135,9 +127,21 @@ class Rewind:
         now, before = self._buffers_now(), self._recorded_buffers
         return len(now) == len(before) and all(map(is_, now, before))
 
-    def _made(self, function: Any) -> Graph:
-        """Return a new record of the model's objects, its optimizers, and the variables of functions."""
-        apart = (self, *self._optimizers, *self._named, *self.parameters, *self._recorded_buffers)
+    def _record_subject(self, known: Graph) -> None:
+        """Record the variables of the loss function and of hooks, and the containers of the batch."""
+        function, batch = self._subject
+        self._around = Graph(self._learned, set(known.seen))
+        for one in (function, *self._settings.own_hooks()):
+            record_function(self._around, one, FoundIn.OUTSIDE)
+        self._around.tensors.record()
+        if batch is not None:
+            self._in_batch = in_batch = Graph()
+            in_batch.add("batch", batch, FoundIn.BATCH)
+            in_batch.tensors.record()
+
+    def _record_model(self) -> Graph:
+        """Return a new record of the model's objects, its optimizers, and the variables of its methods."""
+        apart = (*self._optimizers, *self._named, *self.parameters, *self._recorded_buffers)
         graph = Graph(self._learned, set(map(id, apart)))
         for name, parameter in _names_of(self._named, self.parameters):
             if type(parameter) is nn.Parameter:
@@ -148,8 +152,6 @@ class Rewind:
             graph.add(type(optimizer).__name__, optimizer.param_groups, FoundIn.MODEL)
         record_methods(graph, dict.fromkeys(map(type, self._named)))
         record_autograd_functions(graph)
-        for one in (function, *self._settings.own_hooks()):
-            record_function(graph, one, FoundIn.OUTSIDE)
         graph.record()
         return graph
 
@@ -184,7 +186,7 @@ class Rewind:
 
     def _records(self) -> Iterator[Graph | Tensors]:
         # buffers before the attributes that refer to them
-        return (one for one in (self._tensors, self._graph, self._in_batch) if one is not None)
+        return (one for one in (self._tensors, self._graph, self._around, self._in_batch) if one is not None)
 
     def changed(self) -> list[str]:
         """Return the names of everything that a test run of forward has changed.
@@ -201,7 +203,8 @@ class Rewind:
         These are numbers and strings outside the model, and new entries of caches.
         """
         has_drawn = self.random_state.are_any_used()
-        return [] if self._graph is None else self._graph.left_alone(has_drawn=has_drawn)
+        graphs = [one for one in (self._graph, self._around) if one is not None]
+        return [name for one in graphs for name in one.left_alone(has_drawn=has_drawn)]
 
     @property
     def is_comparing(self) -> bool:
@@ -214,8 +217,9 @@ class Rewind:
         They detect writes through `.data`, which do not change the version counter.
         """
         uncopied = [("a tensor of the batch", tensor) for tensor in batch]
-        for one in (self._tensors, self._graph.tensors if self._graph is not None else None):
-            uncopied += one.uncopied() if one is not None else ()
+        for one in (self._tensors, self._graph, self._around):
+            tensors = one.tensors if isinstance(one, Graph) else one
+            uncopied += tensors.uncopied() if tensors is not None else ()
         self._suspects = [(name, tensor, digest_of(tensor)) for name, tensor in uncopied]
 
     def _found_out(self) -> list[str]:
@@ -244,17 +248,19 @@ class Rewind:
         self.gradients.record(is_fresh=True)
         self.random_state.discard()
         self._suspects = []
-        self._in_batch = None
+        for graph in (self._graph, self._around):
+            if graph is not None:
+                graph.tensors.settle()
+        self._around = self._in_batch = None
         if self._tensors is not None:
+            self._learned.steps += 1
             self._tensors.settle()
             self._learned.is_first = False
-            if self._is_lively and not self._has_same_buffers():
-                self._spare, self._tensors = self._tensors.copies(), None
-        if self._graph is not None:
-            self._graph.tensors.settle()
-            if self._is_lively:
-                self._is_lively = not self._graph.has_same_objects()
-                self._graph = None if self._is_lively else self._graph
+            if self._drops and not self._has_same_buffers():
+                self._spare, self._tensors, self._recorded_buffers = self._tensors.copies(), None, []
+        if self._drops:
+            self._drops -= 1
+            self._graph = None
 
     def mark(self) -> Callable[[], bool]:
         """Record the state, and return a function that restores it.
@@ -275,7 +281,7 @@ class Rewind:
         return restore
 
 
-def _add_buffers(tensors: Tensors, module: nn.Module) -> None:
+def _add_buffers(tensors: Tensors, module: nn.Module, path: str) -> None:
     if isinstance(module, torch.jit.ScriptModule):
         return
     is_ignored = _is_metric(module) or isinstance(module, _BatchNorm)
@@ -283,7 +289,8 @@ def _add_buffers(tensors: Tensors, module: nn.Module) -> None:
         if buffer is not None:
             is_table = name in module._non_persistent_buffers_set or not buffer.is_floating_point()
             kind = Kind.TABLE if is_table else Kind.BUFFER
-            tensors.add(f"the buffer {name} of {type(module).__name__}", buffer, kind, is_ignored=is_ignored)
+            owner = f"{type(module).__name__}{f' ({path})' if path else ''}"
+            tensors.add(f"the buffer {name} of {owner}", buffer, kind, is_ignored=is_ignored)
 
 
 def _record_module(graph: Graph, module: nn.Module, name: str) -> None:
@@ -317,7 +324,8 @@ def _names_of(named: dict[nn.Module, str], parameters: Sequence[nn.Parameter]) -
     for module, prefix in named.items():
         for name, parameter in module._parameters.items():
             names.setdefault(id(parameter), f"{prefix}.{name}" if prefix else name)
-    return ((f"the parameter {names.get(id(one), 'of an optimizer')}", one) for one in parameters)
+    for number, one in enumerate(parameters):
+        yield f"the parameter {names.get(id(one), f'{number} of an optimizer')}", one
 
 
 def _text_of_lost(names: Sequence[str]) -> str:
@@ -330,6 +338,7 @@ def _text_of_lost(names: Sequence[str]) -> str:
     )
 
 
+_DROPS: Final = 16
 # The attribute in which Lightning keeps the metrics of a module by name. Lightning adds it when the first metric is
 # logged.
 _LIST_OF_METRICS: Final = "._metric_attributes"

@@ -58,7 +58,7 @@ class Learned:
     steps: int = 0
     """The number of successful attempts."""
     is_first: bool = True
-    """Whether no step has succeeded yet. Until then, frozen parameters are copied, or their bits are summed up."""
+    """Whether no step has succeeded yet. Until then, frozen parameters are copied, or checksums are recorded."""
 
 
 @dataclass(slots=True)
@@ -213,6 +213,7 @@ class Tensors:
                 put_back(one.tensor, one.copy)
             else:
                 lost.append(one.name)
+                self._learned.constant.discard(one.name)
         self._learn(lost)
         return lost
 
@@ -223,15 +224,18 @@ class Tensors:
     def settle(self) -> None:
         """Learn, after a successful attempt, which tensors it has written."""
         learned = self._learned
-        learned.steps += 1
-        # To read the version counters of many parameters takes time. A write that is found late is found in a failed
-        # attempt at the latest, which is then not repeated.
+        # To read the version counters of many parameters takes time. A late write is found at the latest in a failed
+        # attempt, which then is not retried.
         is_due = learned.steps < _FIRST_STEPS or learned.steps % _EVERY == 0
         written = [*self._written_trained(), *self.find_hidden_writes()] if is_due else []
         for one in self._watched:
             if one.kind is Kind.TABLE:
-                if one.is_copied and one.tensor.nbytes > SMALL_BYTES and version_of(one.tensor) == one.version:
+                is_unchanged = version_of(one.tensor) == one.version
+                if one.copy is not None and one.tensor.nbytes > SMALL_BYTES and is_unchanged:
                     learned.constant.add(one.name)
+                    self.is_outdated = True
+                elif one.name in learned.constant and not is_unchanged:
+                    learned.constant.discard(one.name)
                     self.is_outdated = True
             elif one.kind is Kind.FROZEN and learned.is_first:
                 if not one.is_same():

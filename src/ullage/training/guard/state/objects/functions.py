@@ -135,17 +135,10 @@ def _record_name(graph: Graph, namespace: dict[str, Any], name: str, place: Foun
         graph.add(name, value, place)
 
 
-def number_of_autograd_functions() -> str:
+def version_of_autograd_functions() -> str:
     """Return a text that changes when a subclass of `torch.autograd.Function` is defined."""
     counter = getattr(torch.autograd.function, "AUTOGRAD_FUNCTION_COUNTER", None)  # since torch 2.1
     return repr(counter) if counter is not None else str(len(torch.autograd.Function.__subclasses__()))
-
-
-def signature_of(function: Any) -> list[Any]:
-    """Return objects that are the same for two functions if these use the same variables."""
-    if not isinstance(function, FunctionType):
-        return [function]
-    return [function.__code__, *(function.__closure__ or ()), *(function.__defaults__ or ()), function.__kwdefaults__]
 
 
 @lru_cache(maxsize=1024)

@@ -102,6 +102,7 @@ class Graph:
         self.nodes: list[ContentNode] = []
         self.classes: list[type] = []
         self.tensors = Tensors(learned or Learned())
+        self._variables: set[tuple[int, str]] = set()
         self._namespaces: dict[int, dict[str, Any]] = {}
         # Most objects are dictionaries and lists, and most do not change. They are compared all at once.
         self._sized: list[dict[Any, Any] | list[Any]] = []
@@ -128,7 +129,9 @@ class Graph:
         def write(value: Any) -> None:
             namespace[name] = value
 
-        self.add_node(VariableNode(path, namespace, lambda: namespace.get(name), write), place)
+        if (id(namespace), name) not in self._variables:
+            self._variables.add((id(namespace), name))
+            self.add_node(VariableNode(path, namespace, lambda: namespace.get(name), write), place)
 
     def watch_size(self, namespace: dict[str, Any]) -> None:
         """Make a new record if variables are added to a namespace."""

@@ -98,16 +98,18 @@ class NamesNode(ContentNode):
         del self.value[key]
 
     def is_same(self) -> bool:
-        now, saved = self.read(), self.saved
-        return len(now) == len(saved) and all(map(is_, now.values(), saved.values())) and all(map(is_, now, saved))
+        now, saved = self.value, self.saved
+        if len(now) == len(saved) and all(map(is_, now.values(), saved.values())) and all(map(is_, now, saved)):
+            return True
+        return self.is_of_attributes and not self._changed_keys()
 
     def put_back(self) -> bool:
-        now, saved = self.read(), self.saved
-        for key in now.keys() - saved.keys():
-            self.delete(key)
-        for key, element in saved.items():
-            if key not in now or now[key] is not element:
-                self.set(key, element)
+        saved = self.saved
+        for key in self._changed_keys():
+            if key in saved:
+                self.set(key, saved[key])
+            else:
+                self.delete(key)
         if isinstance(self.value, dict) and type(self.value) is not dict and not all(map(is_, self.value, saved)):
             self.value.clear()  # the order of a subclass such as OrderedDict is part of its content
             self.value.update(saved)
@@ -115,11 +117,13 @@ class NamesNode(ContentNode):
 
     def _changed_keys(self) -> list[Any]:
         now, saved = self.read(), self.saved
-        return [key for key in {**saved, **now} if now.get(key, UNSET) is not saved.get(key, UNSET)]
+        changed = [key for key in {**saved, **now} if now.get(key, UNSET) is not saved.get(key, UNSET)]
+        if not self.is_of_attributes:
+            return changed
+        return [key for key in changed if key not in self.left_out and not key.startswith(_OF_PYTORCH)]
 
     def names(self) -> list[str]:
-        keys = [key for key in self._changed_keys() if key not in self.left_out]
-        return [self._name_of(key) for key in keys] or [self.path]
+        return list(map(self._name_of, self._changed_keys())) or [self.path]  # or the order of keys has changed
 
     def _name_of(self, key: Any) -> str:
         # other keys are shown by their types, because the values of a tensor, for example, would be too long
@@ -133,6 +137,10 @@ class NamesNode(ContentNode):
         for key, element in self.saved.items():
             if key not in self.left_out:
                 yield self._name_of(key), element
+
+
+# The prefixes of attributes that PyTorch adds when it compiles or shards a module.
+_OF_PYTORCH: Final = ("_dynamo", "_fsdp", "_ddp")
 
 
 class ClassNode(NamesNode):
@@ -164,6 +172,9 @@ class SlotsNode(NamesNode):
     def read(self) -> dict[str, Any]:
         names = dict.fromkeys(name for kind in type(self.value).__mro__ for name in slots_of(kind))
         return {name: getattr(self.value, name) for name in names if hasattr(self.value, name)}
+
+    def is_same(self) -> bool:
+        return not self._changed_keys()
 
     def set(self, key: str, element: Any) -> None:
         object.__setattr__(self.value, key, element)

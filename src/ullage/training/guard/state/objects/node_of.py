@@ -212,7 +212,7 @@ def _optimizer(path: str, optimizer: Optimizer) -> ContentNode:
     # its settings are restored, but a step of the optimizer cannot be undone
     def read() -> Any:
         tensors = list(_tensors_in(list(optimizer.state.values())))
-        own = [one for one in vars(optimizer).values() if isinstance(one, int | float)]
+        own = [one for one in list(vars(optimizer).values()) if isinstance(one, int | float)]
         return tensors, [*map(version_of, tensors), *own]
 
     inside = lambda: iter([(path, optimizer.param_groups)])  # noqa: E731
@@ -224,7 +224,7 @@ def foreign_node_of(path: str, value: Any) -> ContentNode:
 
     def read() -> Any:
         tensors: list[torch.Tensor] = []
-        for one in vars(value).values():
+        for one in list(vars(value).values()):
             if isinstance(one, list | tuple | dict) and 0 < len(one) <= FEW:
                 first = next(iter(one.values() if isinstance(one, dict) else one))
                 tensors += _tensors_in(one, _DEEPEST) if isinstance(first, torch.Tensor) else ()
@@ -301,10 +301,11 @@ def _of_numpy(path: str, value: Any) -> ContentNode | None:
 
 
 def _of_buffer(path: str, value: Any) -> ContentNode | None:
-    # arrays of Python, ctypes and multiprocessing
+    # arrays of Python, ctypes and multiprocessing; an array of Python objects is not copied as bytes
     value = value.get_obj() if hasattr(value, "get_obj") else value
     try:
-        is_fixed = memoryview(value).readonly or memoryview(value).nbytes > _ARRAY_BYTES
+        memory = memoryview(value)
+        is_fixed = memory.readonly or memory.nbytes > _ARRAY_BYTES or "O" in memory.format
     except TypeError:
         return None
     if is_fixed:
