@@ -5,7 +5,7 @@ parameters and state are copied to host memory first, and restored if memory run
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
     Raises:
         torch.OutOfMemoryError: the state or the temporaries do not fit; nothing has changed.
     """
-    writes = _Unwritten()
+    writes = _Unwritten(parameters_in([optimizer]))
     try:
         with _without_hooks(optimizer), _state_kept(optimizer), writes:
             optimizer.step()
@@ -38,9 +38,11 @@ def try_out(optimizer: Optimizer, retrying: AbstractContextManager[Any]) -> None
 
 
 class _Unwritten(TorchFunctionMode):
-    # Writes to tensors with one element, such as the step count, are executed and undone afterwards.
-    def __init__(self) -> None:
+    # Writes to tensors with one element, such as the step count, are executed and undone afterwards. Parameters are not
+    # written at all: that would change their version counters.
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
         super().__init__()
+        self._parameters = set(map(id, parameters))
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -48,7 +50,7 @@ class _Unwritten(TorchFunctionMode):
         targets = targets_of(getattr(func, "__name__", ""), args, kwargs)
         if not targets:
             return func(*args, **kwargs)
-        if any(target.numel() != 1 for target in targets):
+        if any(target.numel() != 1 or id(target) in self._parameters for target in targets):
             return args[0] if args else kwargs["out"]
         for target in targets:
             if id(target) not in self._before:

@@ -25,7 +25,7 @@ _CHECKED: Final = frozenset(
         *(torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell),
     )
 )
-_DIVISIONS: Final = ("div", "div_", "true_divide")
+_DIVISIONS: Final = ("div", "true_divide")
 _MEAN: Final = 1
 """The number of `reduction="mean"` in PyTorch's operators (`at::Reduction`)."""
 
@@ -59,6 +59,8 @@ class Precise(TorchDispatchMode):
         if self._is_narrow(kwargs.get("dtype")):
             kwargs["dtype"] = self.wide
         schema = func._schema
+        if name == "div_" and _is_a_number(args[1]):
+            self.counts.append(float(args[1]))
         if any(argument.is_write for argument in schema.arguments):
             return func(*self._for_writing(schema, args), **kwargs)
         if any(returned.alias_info is not None for returned in schema.returns):

@@ -53,8 +53,9 @@ class Rewind:
         self._trained = {id(one) for one in parameters_in(optimizers) if one.requires_grad}
         self._named = {child: name for module in modules for name, child in module.named_modules()}
         self._settings = TorchSettings(list(self._named), parameters)
-        self._registries = [one for module in self._named for one in (module._modules, module._parameters)]
-        self._size = sum(map(len, self._registries))
+        registries = (one for module in self._named for one in (module._modules, module._parameters))
+        self._registries = [one for one in registries if isinstance(one, dict)]
+        self._members = list(self._members_now())
         self._learned = Learned()
         # TorchScript modules have no dictionary of buffers; their buffers are recorded together with their attributes.
         self._buffers = [module._buffers for module in self._named if isinstance(module._buffers, dict)]
@@ -74,8 +75,13 @@ class Rewind:
 
     @property
     def has_grown(self) -> bool:
-        """Whether modules or parameters were added to the model or removed from it."""
-        return sum(map(len, self._registries)) != self._size
+        """Whether modules or parameters were added to the model, replaced, or removed from it."""
+        now = list(self._members_now())
+        return len(now) != len(self._members) or not all(map(is_, now, self._members))
+
+    def _members_now(self) -> Iterator[Any]:
+        # TorchScript modules have other registries than dictionaries.
+        return chain.from_iterable(map(dict.values, self._registries))
 
     def begin(self, function: Any, batch: Any) -> None:
         """Set the loss function and the batch that the guard runs next. Pass None for a batch that contains only
@@ -258,8 +264,8 @@ class Rewind:
             self._learned.is_first = False
             if self._drops and not self._has_same_buffers():
                 self._spare, self._tensors, self._recorded_buffers = self._tensors.copies(), None, []
-        if self._drops:
-            self._drops -= 1
+        if self._drops or (self._graph is not None and not self._graph.tensors.is_empty):
+            self._drops = max(self._drops - 1, 0)
             self._graph = None
 
     def mark(self) -> Callable[[], bool]:

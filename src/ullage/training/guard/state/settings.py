@@ -76,6 +76,8 @@ class TorchSettings:
         self._saved: tuple[list[bool], bool, int, Any] | None = None
         self._hooks_until = -1
         self._own_hooks: list[Any] = []
+        self._hooked: list[dict[int, Any]] = []
+        self._hook_counts: list[int] = []
 
     def record(self) -> None:
         requires_grad = list(map(_requires_grad, self._parameters))
@@ -111,10 +113,13 @@ class TorchSettings:
 
     def own_hooks(self) -> list[Any]:
         """Return the hooks that the user has registered on modules and parameters."""
-        if RemovableHandle.next_id != self._hooks_until:
+        is_removed = list(map(len, self._hooked)) != self._hook_counts
+        if RemovableHandle.next_id != self._hooks_until or is_removed:
             self._hooks_until = RemovableHandle.next_id
-            every = (hooks[number] for _, hooks, number in self._hooks_since(0))
-            self._own_hooks = [hook for hook in every if not _is_installed(hook)]
+            every = list(self._hooks_since(0))
+            self._hooked = list({id(hooks): hooks for _, hooks, _ in every}.values())
+            self._hook_counts = list(map(len, self._hooked))
+            self._own_hooks = [hook for _, hooks, number in every if not _is_installed(hook := hooks[number])]
         return self._own_hooks
 
     def _hooks_since(self, next_id: int) -> Iterator[tuple[Any, dict[int, Any], int]]:

@@ -111,6 +111,10 @@ class Tensors:
         self.is_outdated = False
         """Whether a tensor has to be recorded in another way from now on."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._records and not self._trained
+
     def add(self, name: str, tensor: torch.Tensor, kind: Kind, *, is_ignored: bool = False) -> None:
         """Add a tensor to the record.
 

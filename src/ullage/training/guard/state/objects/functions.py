@@ -106,10 +106,12 @@ def _record_variables(graph: Graph, function: FunctionType, place: FoundIn) -> I
         if name not in namespace:
             continue
         value = namespace[name]
+        graph.add_variable(name, namespace, name, place)
         if not isinstance(value, ModuleType):
             yield from ((one, 1) for one in _record_name(graph, namespace, name, place))
         elif not is_installed(value):
             inside = vars(value)
+            graph.watch_size(inside)
             of_module = [one for one in names if one in inside and not isinstance(inside[one], ModuleType)]
             yield from ((one, 1) for inner in of_module for one in _record_name(graph, inside, inner, place))
     called = _BY_SYNTAX.union(names)
@@ -122,16 +124,15 @@ def _record_variables(graph: Graph, function: FunctionType, place: FoundIn) -> I
 
 
 def _record_name(graph: Graph, namespace: dict[str, Any], name: str, place: FoundIn) -> Iterator[Any]:
+    graph.add_variable(name, namespace, name, place)
     value = namespace[name]
     if isinstance(value, type):
         if not is_installed(value):
             graph.add_class(name, value, place)
     elif isinstance(value, FunctionType | MethodType | partial):
         if not is_installed(value.func if isinstance(value, partial) else value):
-            graph.add_variable(name, namespace, name, place)
             yield value
     else:
-        graph.add_variable(name, namespace, name, place)
         graph.add(name, value, place)
 
 

@@ -244,7 +244,7 @@ class Graph:
 
     def changed(self) -> list[str]:
         """Return the names of the objects and tensors that have changed, and would change again in a retry."""
-        others = [node for node in self.nodes if not node.is_ignored and not node.is_same() and not node.is_told_only]
+        others = [node for node in self.nodes if not node.is_ignored and not node.is_same() and not node.is_reported_only]
         return self.tensors.changed() + [name for node in others for name in node.names()]
 
     def left_alone(self, *, has_drawn: bool) -> list[str]:
@@ -253,13 +253,13 @@ class Graph:
         Args:
             has_drawn: whether random numbers were drawn. Then a new entry of a cache counts.
         """
-        told = [node for node in self.nodes if not node.is_same() and node.is_told_only]
-        return [one.path for one in told if not isinstance(one, CacheNode) or (has_drawn and one.saved.currsize)]
+        reported = [node for node in self.nodes if not node.is_same() and node.is_reported_only]
+        return [one.path for one in reported if not isinstance(one, CacheNode) or (has_drawn and one.saved.currsize)]
 
     def restore(self) -> list[str]:
         """Restore all recorded objects. Return the names of changed objects that cannot be restored."""
         others = [node for node in self.nodes if not node.is_same()]
-        others = [node for node in others if isinstance(node, CacheNode) or not node.is_told_only]
+        others = [node for node in others if isinstance(node, CacheNode) or not node.is_reported_only]
         lost = [node.path for node in others if not node.put_back()]
         return lost + self.tensors.restore()
 

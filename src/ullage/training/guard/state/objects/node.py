@@ -68,7 +68,7 @@ class ContentNode:
         return all(isinstance(one, ATOMS) for one in self.other())
 
     @property
-    def is_told_only(self) -> bool:
+    def is_reported_only(self) -> bool:
         """Whether the change of this object is only reported: it is outside of the model, and involves no tensors."""
         return self.is_outside and not self.counts and not any(map(_has_tensors, self.other()))
 
@@ -222,8 +222,9 @@ class ElementsNode(ContentNode):
 
 
 def attributes_of(path: str, container: Any) -> Children:
-    """Yield the attributes of a container, such as a list. Only containers of user-defined classes have attributes."""
-    if attributes := getattr(container, "__dict__", None):
+    """Yield the attributes of a function, or of a container of a user-defined class."""
+    attributes = getattr(container, "__dict__", None)
+    if attributes is not None:
         yield f"{path}.__dict__", attributes
 
 

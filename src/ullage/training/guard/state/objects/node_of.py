@@ -39,7 +39,7 @@ from ullage.training.guard.state.objects.node import (
 )
 
 _ARRAY_BYTES: Final = 64 << 20
-_MOST_COMPARED: Final = 1 << 16
+_MOST_COMPARED: Final = 1 << 20
 """The maximum number of elements of a container that are compared. Larger containers are compared only at both ends."""
 OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
 """The attributes in which every PyTorch module keeps its hooks."""
@@ -80,7 +80,7 @@ def node_of(
             return node
     if isinstance(value, list | deque | set | bytearray | dict):
         if len(value) > FEW:
-            return StateNode(path, value, partial(_digest_of, value), None)
+            return StateNode(path, value, partial(_elements_of, value), None, is_equal=_are_same_elements)
         return NamesNode(path, value) if isinstance(value, dict) else ElementsNode(path, value)
     is_iterator = hasattr(type(value), "__next__") or type(value) is SimpleQueue
     if is_iterator and not isinstance(value, MutableMapping):
@@ -100,16 +100,17 @@ def _opened(path: str, value: Any) -> ContentNode | None:
     return SlotsNode(path, value) if any(map(slots_of, type(value).__mro__)) else None
 
 
-def _digest_of(container: Any) -> Any:
+def _elements_of(container: Any) -> tuple[int, list[Any], list[int]]:
     length = len(container)
-    if not length:
-        return 0
     if length > _MOST_COMPARED:
-        last = next(reversed(container)) if hasattr(container, "__reversed__") else None
-        return length, id(next(iter(container))), id(last)
-    elements = list(container.values()) if isinstance(container, dict) else list(container)
-    versions = [version_of(one) for one in elements if isinstance(one, torch.Tensor)]
-    return hash((tuple(map(id, elements)), tuple(versions)))
+        ends = [next(iter(container)), next(reversed(container)) if hasattr(container, "__reversed__") else None]
+        return length, ends, []
+    elements = [*container, *(container.values() if isinstance(container, dict) else ())]
+    return length, elements, [version_of(one) for one in elements if isinstance(one, torch.Tensor)]
+
+
+def _are_same_elements(now: Any, saved: Any) -> bool:
+    return now[0] == saved[0] and all(map(is_, now[1], saved[1])) and bool(now[2] == saved[2])
 
 
 def _variable(path: str, cell: CellType) -> ContentNode:
@@ -160,7 +161,7 @@ class CacheNode(StateNode):
         super().__init__(path, cache, cache.cache_info, None, is_equal=_is_same_cache, children=inside)
 
     @property
-    def is_told_only(self) -> bool:
+    def is_reported_only(self) -> bool:
         return True
 
     def put_back(self) -> bool:
