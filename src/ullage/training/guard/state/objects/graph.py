@@ -244,7 +244,7 @@ class Graph:
 
     def changed(self) -> list[str]:
         """Return the names of the objects and tensors that have changed, and would change again in a retry."""
-        others = [node for node in self.nodes if not node.is_ignored and not node.is_same() and not node.is_reported_only]
+        others = (node for node in self.nodes if not (node.is_ignored or node.is_same() or node.is_reported_only))
         return self.tensors.changed() + [name for node in others for name in node.names()]
 
     def left_alone(self, *, has_drawn: bool) -> list[str]:
