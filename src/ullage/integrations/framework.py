@@ -32,11 +32,16 @@ class OwnScaling:
     `scale` returns the loss unchanged, so that the loss is not scaled twice.
     """
 
+    _scaler: Any
+
     def __init__(self, scaler: Any) -> None:
-        self._scaler = scaler
+        vars(self)["_scaler"] = scaler
 
     def scale(self, loss: Any) -> Any:
         return loss
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scaler, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._scaler, name, value)  # a guard resets a scaler whose first scale() failed
