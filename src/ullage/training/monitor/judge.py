@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Self
 
-from ullage.base.growth import EVEN_AMONG_MANY, LEAST_RISES, has_stopped, is_even, is_longer_batch, is_noticeable
+from ullage.base.growth import LEAST_RISES, has_stopped, is_even, is_longer_batch, is_noticeable
 from ullage.base.units import MIB
 from ullage.training.monitor.evidence import UNIT_BYTES, GrowthEvidence, HeldByPath, held_now, holder_of_growth
 from ullage.training.monitor.finding import FindingKind, MonitorFinding
@@ -39,10 +39,11 @@ _UNUSED_ONE_IN: Final = 3
 # The N in this rule: a peak of memory has risen if it is higher than its earlier value by at least 1/N of this value.
 _RISE_ONE_IN: Final = 16
 # Memory that rises this often, by the same number of blocks or almost of bytes, at almost equal intervals, leaks.
-_RARE_RISES: Final = 8
+_RARE_RISES: Final = 6
+_EQUAL_GAPS: Final = 0.9
 _VERY_EVEN: Final = 0.95
 # The maximum number of steps from one such rise to the next. Rarer ones are stages of the training.
-_LONGEST_GAP: Final = 2560
+_LONGEST_GAP: Final = 3072
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +449,7 @@ class Judge:
         sizes = [last.bytes - first.bytes for first, last in rises]
         is_equal = len({last.blocks - first.blocks for first, last in rises}) == 1 or is_even(sizes, _VERY_EVEN)
         gaps = [last.step - first.step for (first, _), (last, _) in pairwise(rises)]
-        if not (is_equal and is_even(gaps, EVEN_AMONG_MANY) and max(gaps) <= _LONGEST_GAP):
+        if not (is_equal and is_even(gaps, _EQUAL_GAPS) and max(gaps) <= _LONGEST_GAP):
             return False
         first, last = rises[0][0], rises[-1][1]
         steps, total = max(1, last.phase_steps - first.phase_steps), last.bytes - first.bytes
