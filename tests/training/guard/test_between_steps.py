@@ -22,9 +22,6 @@ if INSIDE:
     from tests.training.guard.idioms.outcome import disturbed, undisturbed
     from tests.training.guard.world import World
 
-FOUND: dict[str, Any] = {}
-"""Variables of this module that the cases change."""
-
 
 class _Moving:
     """A function with state: it returns a mean that moves with each call."""

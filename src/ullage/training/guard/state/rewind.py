@@ -25,7 +25,7 @@ from ullage.training.guard.state.objects.functions import (
 )
 from ullage.training.guard.state.objects.graph import FoundIn, Graph
 from ullage.training.guard.state.objects.node import NamesNode
-from ullage.training.guard.state.objects.node_of import OF_EVERY_MODULE, is_installed
+from ullage.training.guard.state.objects.node_of import OF_EVERY_MODULE
 from ullage.training.guard.state.random_state import RandomState
 from ullage.training.guard.state.settings import TorchSettings
 from ullage.training.guard.state.tensors import Kind, Learned, Tensors
@@ -295,12 +295,11 @@ def _add_buffers(tensors: Tensors, module: nn.Module, path: str) -> None:
         if buffer is not None:
             is_table = name in module._non_persistent_buffers_set or not buffer.is_floating_point()
             kind = Kind.TABLE if is_table else Kind.BUFFER
-            owner = f"{type(module).__name__}{f' ({path})' if path else ''}"
-            tensors.add(f"the buffer {name} of {owner}", buffer, kind, is_ignored=is_ignored)
+            tensors.add(f"the buffer {name} of {_text_of(module, path)}", buffer, kind, is_ignored=is_ignored)
 
 
 def _record_module(graph: Graph, module: nn.Module, name: str) -> None:
-    path = f"{type(module).__name__}{f' ({name})' if name else ''}"
+    path = _text_of(module, name)
     place = FoundIn.METRIC if _is_metric(module) else FoundIn.MODEL
     if isinstance(module, torch.jit.ScriptModule):
         graph.seen.discard(id(module))
@@ -313,9 +312,11 @@ def _record_module(graph: Graph, module: nn.Module, name: str) -> None:
     graph.add_node(attributes, place)
     for inner, element in attributes.children():
         graph.add(inner, element, place)
-    for one in type(module).__mro__:
-        if not is_installed(one):
-            graph.add_class(one.__name__, one, place)
+    graph.add_classes_of(type(module), place)
+
+
+def _text_of(module: nn.Module, path: str) -> str:
+    return type(module).__name__ + (f" ({path})" if path else "")
 
 
 def _is_metric(module: nn.Module) -> bool:
@@ -344,6 +345,7 @@ def _text_of_lost(names: Sequence[str]) -> str:
     )
 
 
+# For so many steps after a change, the record of the model is not kept.
 _DROPS: Final = 16
 # The attribute in which Lightning keeps the metrics of a module by name. Lightning adds it when the first metric is
 # logged.

@@ -147,6 +147,12 @@ class Graph:
             for name, element in node.children():
                 self.add(name, element, place)
 
+    def add_classes_of(self, kind: type, place: FoundIn) -> None:
+        """Record the attributes of the user's classes among a type and its bases."""
+        for one in kind.__mro__:
+            if not is_installed(one):
+                self.add_class(one.__name__, one, place)
+
     def entered(self, path: str, value: Any, place: FoundIn) -> Iterator[tuple[str, Any]]:
         """Record an object and everything that it refers to. Yield each recorded object with its name."""
         waiting = [(path, value, 0)]
@@ -184,9 +190,7 @@ class Graph:
         if node is None and not is_deep and _is_foreign(value):
             return foreign_node_of(name, value)
         if place is not FoundIn.BATCH and isinstance(node, NamesNode | SlotsNode) and not isinstance(value, dict):
-            for one in type(value).__mro__:
-                if not is_installed(one):
-                    self.add_class(one.__name__, one, place)
+            self.add_classes_of(type(value), place)
         return node
 
     def record(self) -> None:
