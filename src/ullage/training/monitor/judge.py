@@ -213,29 +213,44 @@ class Judge:
                 gc.collect()
             past.held = held_now(self.device) if self._searches_holders else None
         growth = past.visits.growth()
-        if growth is None:
-            return
-        first, last = growth
+        if growth is not None:
+            first, last = map(_floor_of, growth)
+            self._report_rises(series, phase, max(1, visit.step), first, last, since_step=first.step + 1)
+
+    def _report_rises(
+        self,
+        series: Series,
+        phase: str,
+        step: int,
+        first: Floor,
+        last: Floor,
+        *,
+        since_step: int,
+        longest_pause: int = 0,
+    ) -> bool:
+        """Report a leak whose rises are rare. Return False if it is too small."""
         steps, total = max(1, last.phase_steps - first.phase_steps), last.bytes - first.bytes
         if not self._is_noticeable(total / steps, steps):
-            return
+            return False
         if self._suspicion is not None and self._suspicion.series is series:
             self.stop()
+        past = self._past[id(series)]
         past.standing = _Standing(
-            place=len(self.findings), level=0, is_by_blocks=True, since=_floor_of(first), top=_floor_of(last)
+            place=len(self.findings), level=0, is_by_blocks=True, since=first, top=last, longest_pause=longest_pause
         )
         held, past.held = past.held, None
         self._add(
             MonitorFinding(
                 kind=FindingKind.LEAK,
                 phase=phase,
-                step=max(1, visit.step),
-                since_step=first.step + 1,
+                step=step,
+                since_step=since_step,
                 bytes_per_step=total // steps,
                 total_bytes=total,
                 holder=holder_of_growth(held, held_now(self.device), by_blocks=True) if held is not None else None,
             )
         )
+        return True
 
     def end_visit(self, visit: Visit) -> None:
         """Note what a `Monitor.phase` context has added."""
@@ -452,24 +467,8 @@ class Judge:
         if not (is_equal and is_even(gaps, _EQUAL_GAPS) and max(gaps) <= _LONGEST_GAP):
             return False
         first, last = rises[0][0], rises[-1][1]
-        steps, total = max(1, last.phase_steps - first.phase_steps), last.bytes - first.bytes
-        if not self._is_noticeable(total / steps, steps):
-            return False
-        self.stop()
-        self._past[id(series)].standing = _Standing(
-            place=len(self.findings), level=0, is_by_blocks=True, since=first, top=last, longest_pause=2 * max(gaps)
-        )
-        self._add(
-            MonitorFinding(
-                kind=FindingKind.LEAK,
-                phase=phase,
-                step=step,
-                since_step=first.step,
-                bytes_per_step=total // steps,
-                total_bytes=total,
-            )
-        )
-        return True
+        pause = 2 * max(gaps)
+        return self._report_rises(series, phase, step, first, last, since_step=first.step, longest_pause=pause)
 
     def _settle_at(self, step: int, levels: StepLevels) -> None:
         self._settled, self._higher = (step, levels), 0

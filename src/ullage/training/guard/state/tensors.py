@@ -170,8 +170,8 @@ class Tensors:
                 one.digest = digest_of(tensor) if is_tried else None
         self._spare = {}
         self._groups = list(groups.values())
-        is_watched = lambda one: not (one.is_lazy or (one.kind is Kind.BUFFER and one.is_copied))  # noqa: E731
-        self._watched = list(filter(is_watched, self._records))
+        made = [one for one in self._records if not one.is_lazy]
+        self._watched = [one for one in made if one.kind is not Kind.BUFFER or not one.is_copied]
 
     def _is_copied(self, one: _Record, left_bytes: int) -> bool:
         tensor, learned = one.tensor, self._learned
