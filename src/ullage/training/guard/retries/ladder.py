@@ -27,7 +27,7 @@ from ullage.training.guard.splitting.batch import BatchPart, Cutter, Done, all_o
 from ullage.training.guard.splitting.hooks import hooked_parameter
 from ullage.training.guard.splitting.norm import BatchNorms
 from ullage.training.guard.state.copies import versions_of
-from ullage.training.guard.state.objects.graph import refuse_consumables
+from ullage.training.guard.state.objects.consumables import refuse_consumables
 from ullage.training.guard.state.rewind import Rewind
 from ullage.training.ownership.failure import clear_frames
 

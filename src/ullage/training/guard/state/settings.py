@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from ullage.training.guard.state.objects.node_of import is_installed
+from ullage.training.guard.state.objects.installed import is_installed
 
 _requires_grad: Final = attrgetter("requires_grad")
 _HOOKS: Final = (

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from ullage.training.guard.state.objects.graph import FoundIn, Graph
+from ullage.training.guard.state.objects.installed import is_installed
 from ullage.training.guard.state.objects.node import attributes_of
-from ullage.training.guard.state.objects.node_of import is_installed
 
 # The maximum depth of function calls. The variables of functions called at a greater depth are not recorded.
 _DEEPEST: Final = 3

@@ -3,10 +3,9 @@
 Large objects are not copied. Objects of libraries, such as data loaders and threads, are not recorded.
 """
 
-import io
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from itertools import chain
 from operator import is_, itemgetter
@@ -16,9 +15,9 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ullage.base.errors import UsageError
+from ullage.training.guard.state.objects.installed import is_installed
 from ullage.training.guard.state.objects.node import (
     ATOMS,
     ClassNode,
@@ -32,7 +31,6 @@ from ullage.training.guard.state.objects.node_of import (
     CacheNode,
     foreign_node_of,
     gradient_node_of,
-    is_installed,
     node_of,
 )
 from ullage.training.guard.state.tensors import Kind, Learned, Tensors
@@ -66,11 +64,6 @@ _CLOSED: Final = (sys.stdlib_module_names - {"collections", "functools", "queue"
     "ullage",
     "wandb",
 }
-
-_STREAMS: Final = (Iterator, AsyncIterator, Awaitable, io.IOBase, DataLoader, IterableDataset)
-_QUEUE: Final = ("get", "put", "empty")
-_FILE: Final = ("read", "close")
-_CONNECTION: Final = ("recv", "send")
 
 
 class FoundIn(Enum):
@@ -285,27 +278,3 @@ def _is_foreign(value: Any) -> bool:
     if isinstance(value, _NOT_OPENED) or not hasattr(value, "__dict__"):
         return False
     return (type(value).__module__ or "").partition(".")[0] not in _CLOSED
-
-
-def refuse_consumables(batch: Any) -> None:
-    """Raise an error if a batch contains an object that can be read only once.
-
-    Raises:
-        UsageError: the batch has an iterator, a generator, a file, a queue, a data loader or a stream.
-    """
-    for path, value in Graph().entered("batch", batch, FoundIn.BATCH):
-        if _is_consumable(value):
-            raise UsageError(
-                f"{path} is of type {type(value).__qualname__}, which can be read only once, so a step that runs out "
-                "of memory could not be retried; expected tensors, and containers that can be read twice: convert it "
-                "to a list first"
-            )
-
-
-def _is_consumable(value: Any) -> bool:
-    if isinstance(value, _STREAMS):
-        return True
-    kind = type(value)
-    if kind.__module__ == "builtins":
-        return False
-    return any(all(callable(getattr(kind, name, None)) for name in names) for names in (_QUEUE, _FILE, _CONNECTION))

@@ -11,11 +11,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableMapping
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from operator import is_
 from queue import SimpleQueue
-from types import CellType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import CellType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
 import torch
@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, Sampler
 
 from ullage.training.guard.state.copies import SMALL_BYTES, version_of
+from ullage.training.guard.state.objects.installed import is_installed
 from ullage.training.guard.state.objects.node import (
     FEW,
     UNSET,
@@ -43,19 +44,6 @@ _MOST_COMPARED: Final = 1 << 20
 """The maximum number of elements of a container that are compared. Larger containers are compared only at both ends."""
 OF_EVERY_MODULE: Final = frozenset(vars(nn.Module())) - {"training", "_parameters", "_modules", "_buffers"}
 """The attributes in which every PyTorch module keeps its hooks."""
-
-
-def is_installed(thing: Any) -> bool:
-    """Return whether a function, class or module is from an installed package or the standard library."""
-    return _is_installed(thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", None) or "")
-
-
-@lru_cache(maxsize=4096)
-def _is_installed(home: str) -> bool:
-    if home == "__main__":
-        return False
-    where = getattr(sys.modules.get(home), "__file__", None) or ""
-    return "site-packages" in where or home.partition(".")[0] in sys.stdlib_module_names or not where
 
 
 def node_of(
