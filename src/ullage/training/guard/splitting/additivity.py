@@ -284,16 +284,15 @@ class Trials:
 
     def _loss(self, batch: Any, loss_of: Callable[[Any], Any]) -> _TrialRun:
         try:
-            return self._tried(lambda: _value_of(loss_of(batch)), torch.no_grad)
+            return self._tried(lambda _: _value_of(loss_of(batch)), torch.no_grad)
         except _Refused:  # a loss that computes gradients itself
-            return self._tried(lambda: _value_of(loss_of(batch)), torch.enable_grad)
+            return self._tried(lambda _: _value_of(loss_of(batch)), torch.enable_grad)
 
     def _gradients(self, batch: Any, loss_of: Callable[[Any], Any], scale: float) -> _TrialRun:
         parameters = self._trained()
 
-        def gradients() -> torch.Tensor:
-            with HookNotes() as notes:
-                result = loss_of(batch)
+        def gradients(notes: HookNotes) -> torch.Tensor:
+            result = loss_of(batch)
             if notes.has_registered:
                 raise _Refused(
                     "the loss function registers a hook on a gradient, which would act on each part of the batch"
@@ -311,7 +310,9 @@ class Trials:
 
         return self._tried(gradients, torch.enable_grad)
 
-    def _tried(self, run: Callable[[], torch.Tensor], mode: Callable[[], AbstractContextManager[Any]]) -> _TrialRun:
+    def _tried(
+        self, run: Callable[[HookNotes], torch.Tensor], mode: Callable[[], AbstractContextManager[Any]]
+    ) -> _TrialRun:
         wide = torch.float64 if all(device.type == "cpu" for device in self.room.devices) else torch.float32
         precise = Precise(wide)
         try:
@@ -324,7 +325,10 @@ class Trials:
         return self._run(run, mode, None)
 
     def _run(
-        self, run: Callable[[], torch.Tensor], mode: Callable[[], AbstractContextManager[Any]], precise: Precise | None
+        self,
+        run: Callable[[HookNotes], torch.Tensor],
+        mode: Callable[[], AbstractContextManager[Any]],
+        precise: Precise | None,
     ) -> _TrialRun:
         failure: Exception | None = None
         settled = Settled()
@@ -337,9 +341,10 @@ class Trials:
                 settled,
                 precise if precise is not None else nullcontext(),
                 WideLayers(precise.wide) if precise is not None else nullcontext(),
-                self.signals.released(),
+                HookNotes() as notes,
+                self.signals.released(),  # the last: Ctrl-C at the end of another context would leave it entered
             ):
-                value = run()
+                value = run(notes)
             dtype = precise.wide if precise is not None else value.dtype
             trial = _TrialRun(
                 value.double(),
