@@ -97,8 +97,8 @@ from ullage.predicting.prediction.data.prediction import Verdict as Verdict
 from ullage.predicting.prediction.host.memory import HostLine as HostLine
 from ullage.predicting.prediction.host.memory import HostUse as HostUse
 from ullage.predicting.prediction.job_request import JobRequest as JobRequest
+from ullage.recorded.frame import Frame as Frame
 from ullage.recorded.history import Annotation as Annotation
-from ullage.recorded.history import Frame as Frame
 from ullage.recorded.history import History as History
 from ullage.recorded.history import Labels as Labels
 from ullage.recorded.history import RecordedStacks as RecordedStacks

@@ -90,7 +90,8 @@ def _run(arguments: Sequence[str] | None) -> None:
         with told_in_one_sentence():
             app(args=list(arguments) if arguments is not None else None)
     except UllageError as error:
-        from ullage.report.terminal import ReportConsole, without_control_characters
+        from ullage.report.foreign_names import without_control_characters
+        from ullage.report.terminal import ReportConsole
 
         ReportConsole(stderr=True, highlight=False).print("[bold red]error:[/] ", end="")
         text = with_flags(str(error), typer.main.get_command(app))

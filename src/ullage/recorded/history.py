@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ullage.recorded.frame import Frame
 from ullage.recorded.program import Column, is_one_of
 
 
@@ -30,15 +31,6 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "free": Action.FREE_COMPLETED,
 }
 """The kinds of trace entries by PyTorch's names. Unknown names are read as `Action.OTHER`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a Python or C++ stack."""
-
-    name: str
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

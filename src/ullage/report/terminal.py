@@ -2,16 +2,17 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from ullage.base.secrets import SourceCode, hidden_data
+from ullage.base.secrets import hidden_data
 from ullage.base.units import text_of_bytes
 from ullage.report.columns import Column, in_columns
+from ullage.report.foreign_names import without_control_characters
 from ullage.report.report import (
     Curve,
     LabeledText,
@@ -56,9 +57,6 @@ _CURVE_ROWS: Final = 4
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _METER_WIDTH: Final = 60
 _BAR_WIDTH: Final = 10
-_CONTROL_CHARACTERS: Final = dict.fromkeys(
-    (*set(range(32)).difference(b"\n\t"), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "�"
-)
 _INDENT: Final = 2
 _COLUMN_GAP: Final = 2
 _LEGEND_GAP: Final = 1
@@ -80,7 +78,7 @@ def draw(report: Report, console: Console, *, is_whole: bool = False) -> None:
 
     Control characters are replaced, because names and quotations in a report come from other people.
     """
-    report = hidden_data(without_control_characters(report))
+    report = hidden_data(without_control_characters(replace(report, pictures=())))
     sections = (*report.sections, *report.details) if is_whole else map(_short, report.sections)
     console.print()
     head = Text(f" {report.headline} ", style=_STYLE_OF_TONE[report.tone])
@@ -108,19 +106,6 @@ def _short(section: Section) -> Section:
         others = SizedPart(label=f"({len(rest)} others)", size_bytes=sum(part.size_bytes for part in rest))
         return replace(section, parts=(*section.parts[: section.short], others))
     return section
-
-
-def without_control_characters(thing: Any) -> Any:
-    """Replace all control characters, because they could change the state of the terminal."""
-    if isinstance(thing, str):
-        shown = thing.translate(_CONTROL_CHARACTERS)
-        return SourceCode(shown) if isinstance(thing, SourceCode) else shown
-    if isinstance(thing, tuple):
-        return tuple(without_control_characters(one) for one in thing)
-    if is_dataclass(thing) and not isinstance(thing, type):
-        changed = {field.name: without_control_characters(getattr(thing, field.name)) for field in fields(thing)}
-        return replace(thing, **changed | ({"pictures": ()} if isinstance(thing, Report) else {}))
-    return thing
 
 
 def _section(section: Section, width: int, *, is_whole: bool) -> RenderableType:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ullage.base.source_location import is_library, shortened
+from ullage.base.source_location import is_text, shortened
 from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role import ROLES, RoleColumns, role_shares
@@ -195,7 +195,7 @@ def _stacks(recording: Recording, stack: Column) -> tuple[StackColumns, Column]:
         starts=starts,
         frames=numbers,
         texts=tuple(f"{shortened(frame.file)}:{frame.line} {shortened(frame.name)}" for frame in table),
-        is_own=tuple(not is_library(frame.file) for frame in table),
+        is_own=tuple(frame.is_users or is_text(frame.file) for frame in table),
     ), where[1:] - 1
 
 

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from ullage.base.growth import StepBlock, growing
-from ullage.base.source_location import is_library
-from ullage.explaining.analysis.recording import Recording, short_line
+from ullage.explaining.analysis.recording import Recording
 from ullage.recorded.allocator.replay import State
+from ullage.recorded.frame import short_line
 from ullage.recorded.program import Column, Op
 
 _LEAST_BLOCKS: Final = 32
@@ -208,7 +208,7 @@ def _called_at(recording: Recording, stack: int) -> str:
     for frame in reversed(recording.history.stacks.frames_of(stack)):
         if frame.name in ("_call_impl", "_wrapped_call_impl") and place is not None:
             return place
-        if not is_library(frame.file):
+        if frame.is_users:
             place = short_line(frame)
     return recording.line_of_stack(stack)
 

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from ullage.explaining.analysis.recording import HeldBlock, Recording, short_line, users_frame
+from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.role import Sureness
 from ullage.explaining.analysis.role.forward_line import forward_stacks_of
 from ullage.recorded.allocator.replay import State
+from ullage.recorded.frame import short_line, users_frame
 
 _OF_BACKWARD: Final[Mapping[Sureness, str]] = {
     Sureness.CERTAIN: "its backward",

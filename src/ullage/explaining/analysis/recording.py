@@ -3,18 +3,19 @@ of the blocks.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from ullage.base.errors import UsageError
-from ullage.base.source_location import is_library, short_place, shortened
+from ullage.base.source_location import shortened
 from ullage.explaining.analysis.card import recorded_card
 from ullage.explaining.analysis.step import step_ops
 from ullage.recorded.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
-from ullage.recorded.history import Action, Frame, History
+from ullage.recorded.frame import Frame, short_line, users_frame, users_frames
+from ullage.recorded.history import Action, History
 from ullage.recorded.program import Column, Op, Program
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
 from ullage.recorded.settings import Settings
@@ -57,22 +58,10 @@ def operation_name(frames: Sequence[Frame]) -> str:
             return shortened(text.format(*found.groups()))
     # The outermost operation is the one that was called directly.
     called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
-    return f"(operation {shortened(called[1])}, called from C++)" if called is not None else NO_LINE
-
-
-def users_frames(frames: Sequence[Frame]) -> Iterator[Frame]:
-    """Yield the stack frames of user code, innermost first. Frames of libraries and of C++ are skipped."""
-    return (frame for frame in frames if not is_library(frame.file))
-
-
-def users_frame(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost stack frame of user code, or None."""
-    return next(users_frames(frames), None)
-
-
-def short_line(frame: Frame) -> str:
-    """Return the file and line of a stack frame as text. The path is shortened to its last two parts."""
-    return short_place(frame.file, frame.line)
+    if called is not None:
+        return f"(operation {shortened(called[1])}, called from C++)"
+    generated = next((frame for frame in frames if frame.is_generated), None)
+    return f"(generated code: {short_line(generated)})" if generated is not None else NO_LINE
 
 
 def placed(line: str) -> str:

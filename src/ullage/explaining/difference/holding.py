@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from ullage.explaining.analysis.recording import cut, operation_name, users_frame
+from ullage.explaining.analysis.recording import cut, operation_name
 from ullage.recorded.allocator.replay import ReplayDevice, State, replay
+from ullage.recorded.frame import users_frame
 from ullage.recorded.history import PENDING, Action, History
 from ullage.recorded.rebuild import program_of
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Final
 
 from ullage.base.foreign_files import read_regular
+from ullage.base.visible import visible
 
 _PACKAGES: Final = frozenset({"site-packages", "dist-packages"})
 _MOST_OF_A_RECORD: Final = 1 << 24
@@ -125,6 +126,6 @@ def _prefixes_beside_packages() -> tuple[str, ...]:
 def _shown(file: str) -> str:
     path = Path(file)
     try:
-        return str(path.resolve().relative_to(Path.cwd()))
+        return visible(str(path.resolve().relative_to(Path.cwd())))
     except (ValueError, OSError):
-        return str(path) if len(path.parts) <= 3 else str(Path(*path.parts[-2:]))
+        return visible(str(path) if len(path.parts) <= 3 else str(Path(*path.parts[-2:])))

@@ -14,8 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from ullage.base.public import public
+from ullage.base.source_location import is_python
 from ullage.base.units import text_of_bytes
-from ullage.recorded.history import ACTIONS, Action, Annotation, Frame, History, Labels, RecordedStacks, Segment
+from ullage.base.visible import visible
+from ullage.recorded.frame import TOP_LEVEL, Frame
+from ullage.recorded.history import ACTIONS, Action, Annotation, History, Labels, RecordedStacks, Segment
 from ullage.recorded.program import Column
 from ullage.recorded.snapshot._pickle import PickleError, read
 from ullage.recorded.snapshot.file import SnapshotError, read_file
@@ -33,8 +36,6 @@ from ullage.recorded.snapshot.segment import (
 __all__ = ["Snapshot", "SnapshotError", "load_snapshot"]
 
 _NO_CONTEXT: Final = "N/A"
-# Control characters, which could change a terminal's state. Names in a snapshot do not need them.
-_UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "�")
 _MOST_NAME_BYTES: Final = 32 << 20
 BOGUS_FROM_BYTES: Final = 1 << 62
 """The upper limit for the size of a failed allocation, in bytes. ullage replaces larger sizes with this limit."""
@@ -97,7 +98,7 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
         raise NoSnapshotError(f"{path} is not a snapshot: it has neither segments nor device_traces", root)
     segments = segments_of(root.get("segments"))
     rows = _rows_by_device(root.get("device_traces"))
-    found["texts"] = [text.translate(_UNSEEN) for text in found["texts"]]
+    found["texts"] = [visible(text) for text in found["texts"]]
     stacks, labels = _stacks_of(found), _labels_of(found)
     settings = root.get("allocator_settings")
     annotations = _annotations_of(root.get("external_annotations"))
@@ -232,14 +233,15 @@ def _labels_at(labels: Labels, rows: Column | slice) -> Labels:
 def _stacks_of(found: dict[str, Any]) -> RecordedStacks:
     texts = found["texts"]
     _check_names(found, texts)
+    names, files = found["frame_name"].tolist(), found["frame_file"].tolist()
+    scripts = {file for name, file in zip(names, files, strict=True) if texts[name] == TOP_LEVEL}
+    scripts = {file for file in scripts if not is_python(texts[file])}
     return RecordedStacks(
         starts=found["stack_starts"],
         frames=found["stack_frames"],
         table=tuple(
-            Frame(texts[name], texts[file], line)
-            for name, file, line in zip(
-                found["frame_name"].tolist(), found["frame_file"].tolist(), found["frame_line"].tolist(), strict=True
-            )
+            Frame(texts[name], texts[file], line, file in scripts)
+            for name, file, line in zip(names, files, found["frame_line"].tolist(), strict=True)
         ),
     )
 
@@ -262,7 +264,7 @@ def _annotations_of(found: Any) -> dict[int, list[Annotation]]:
         name, stage = entry.get("name"), entry.get("stage")
         if isinstance(name, str) and isinstance(stage, str):
             if name not in drawn:
-                drawn[name] = name.translate(_UNSEEN)
+                drawn[name] = visible(name)
             annotations.setdefault(int_of(entry, "device", 0), []).append(
                 Annotation(name=drawn[name], stage=stage, time_us=int_of(entry, "time_us", -1))
             )

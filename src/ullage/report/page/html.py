@@ -21,6 +21,7 @@ from markupsafe import Markup
 from ullage.base.secrets import hidden_data
 from ullage.base.units import text_of_bytes
 from ullage.report.blocks import BlockHistory
+from ullage.report.foreign_names import without_control_characters
 from ullage.report.page.slim import packed_within
 from ullage.report.page.tree import tree_of
 from ullage.report.report import Bars, Curve, Icicle, Picture, Report, Section, Stack
@@ -61,7 +62,7 @@ _BLOCKS: Final = (
 
 def draw_page(report: Report) -> str:
     """Return a report as an HTML page. Secrets are hidden, because users show pages to others."""
-    report = hidden_data(report)
+    report = hidden_data(without_control_characters(report))
     first, rest = _in_order((*report.sections, *report.details))
     colours = colours_of(report)
     plotted = [one for one in report.pictures if not isinstance(one, BlockHistory | Icicle | Bars)]

@@ -11,7 +11,8 @@ import numpy as np
 
 from ullage.base.own_files import whole_file_by_name
 from ullage.explaining.analysis.assumption import Assumptions
-from ullage.explaining.analysis.recording import operation_name, short_line, users_frame
+from ullage.explaining.analysis.recording import operation_name
+from ullage.recorded.frame import short_line, users_frame
 from ullage.recorded.history import ACTIONS, Action, History, RecordedStacks
 from ullage.recorded.program import Column
 from ullage.running.export.lifetime import BlockTable, SegmentTable, blocks_of, segments_of

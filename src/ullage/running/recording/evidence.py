@@ -17,7 +17,7 @@ import torch
 
 from ullage.base.own_files import OwnFolder
 from ullage.base.secrets import hidden_data, told_environment, without_secrets
-from ullage.base.source_location import is_library, short_place
+from ullage.recorded.frame import Frame, short_line, users_frame
 from ullage.running.run_files.folder import ENVIRONMENT, SNAPSHOT
 
 _MOST_FRAMES: Final = 200
@@ -37,15 +37,14 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
     """
     frames = _frames(sys._getframe(1))
     caller = frames
-    if all(
-        is_library(file) for file, _, _ in frames
-    ):  # a thread without stack frames of the user's script, such as the backward thread
+    # A thread may have no stack frames of the user's script, such as the backward thread.
+    if _users_line(frames) is None:
         caller = _frames(sys._current_frames().get(threading.main_thread().ident or 0))
     surroundings = more | {
         "device": device,
         "asked_bytes": asked_bytes,
         "time": time(),
-        "line": next((short_place(file, line) for file, line, _ in caller if not is_library(file)), None),
+        "line": _users_line(caller),
         "is_in_backward": caller is not frames,
         "stack": [{"file": file, "line": line, "name": name} for file, line, name in caller],
         "torch": torch.__version__,
@@ -59,6 +58,11 @@ def write_evidence(folder: OwnFolder, *, device: int, asked_bytes: int, more: di
     snapshot = torch._C._cuda_memorySnapshot(None)
     _append_oom_event(snapshot, device, asked_bytes, more.get("driver_free_bytes"), frames)
     _write_snapshot(folder, snapshot)
+
+
+def _users_line(frames: list[tuple[str, int, str]]) -> str | None:
+    frame = users_frame([Frame(name, file, line, is_script=True) for file, line, name in frames])
+    return short_line(frame) if frame is not None else None
 
 
 def _write_snapshot(folder: OwnFolder, snapshot: dict[str, Any]) -> None:

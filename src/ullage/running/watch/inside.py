@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from ullage.base.secrets import hidden_data, without_secrets
 from ullage.base.units import text_of_bytes
-from ullage.report.terminal import without_control_characters
+from ullage.report.foreign_names import without_control_characters
 from ullage.running.diagnosis.process import is_alive
 from ullage.running.run_files.facts import RunCard, RunFacts
 from ullage.running.run_files.folder import headroom_bytes, shown

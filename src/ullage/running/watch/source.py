@@ -14,7 +14,7 @@ from typing import Final, Self, cast
 
 from ullage.base.driver import DriverSilentError, asked
 from ullage.gpu.emulator.emulate import CARD_VARIABLE
-from ullage.report.terminal import without_control_characters
+from ullage.report.foreign_names import without_control_characters
 from ullage.running.diagnosis import facts as diagnosed
 from ullage.running.diagnosis.facts import CardFacts
 from ullage.running.diagnosis.nvml import read_cards

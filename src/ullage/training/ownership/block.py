@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ullage.base.errors import UsageError
-from ullage.base.source_location import is_library, short_place
+from ullage.recorded.frame import TOP_LEVEL, Frame, short_line, users_frame
 
 
 class AllocatedBlock(NamedTuple):
@@ -103,12 +103,14 @@ def segments() -> list[dict[str, Any]]:
 
 def line_of(frames: Any) -> str | None:
     """Return the file and line of the innermost stack frame in the user's code, or None."""
-    for frame in frames:
-        file = frame["filename"]
-        if not _is_library(file):
-            return _place(file, frame["line"])
-    return None
+    frame = users_frame([_frame(found["name"], found["filename"], found["line"]) for found in frames])
+    return _line(frame) if frame is not None else None
 
 
-_is_library = cache(is_library)
-_place = cache(short_place)  # cached because a program has many blocks but few lines that allocate them
+# Both are cached because a program has many blocks but few lines that allocate them.
+@cache
+def _frame(name: str, file: str, line: int) -> Frame:
+    return Frame(name, file, line, name == TOP_LEVEL)
+
+
+_line = cache(short_line)

@@ -15,11 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from ullage.explaining.analysis.recording import Recording, users_frame
+from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, passes_of
 from ullage.explaining.analysis.role.maker import Pass, makers_of
 from ullage.explaining.analysis.role.role import Sureness
-from ullage.recorded.history import Frame, RecordedStacks
+from ullage.recorded.frame import Frame, users_frame
+from ullage.recorded.history import RecordedStacks
 from ullage.recorded.program import Column
 
 _BACKWARD: Final = re.compile(r"(\w+?)Backward(?:All)?\d*(?:<.*>)?::apply\b")
@@ -184,7 +185,7 @@ class _OperationStack:
     def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
         names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
         backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
-        place = next((frame for frame in frames if frame.file.endswith(".py")), None)
+        place = next((frame for frame in frames if frame.is_python), None)
         is_engines = bool(backward) or any(_ENGINE in frame.name for frame in frames)
         return cls(names, backward, is_engines, place, users_frame(frames) is not None)
 

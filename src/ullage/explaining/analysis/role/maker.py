@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ullage.recorded.history import Frame, RecordedStacks
+from ullage.recorded.frame import Frame
+from ullage.recorded.history import RecordedStacks
 from ullage.recorded.program import Column, is_one_of
 
 Mask = npt.NDArray[np.bool_]
@@ -79,7 +80,6 @@ _LAYERS: Final = re.compile(r"[\\/]torch[\\/]nn[\\/](modules[\\/]\w+|parameter|i
 _CONVOLUTION: Final = re.compile(r"^_conv_forward$|^conv\dd$|convolution", re.IGNORECASE)
 _UPDATES: Final = re.compile(r"^_(multi_tensor|single_tensor|fused)_")
 _CONTEXT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]_contextlib\.py$")
-_CPP: Final = re.compile(r"\.(cpp|cc|c|h|cu|cuh|so|o|S)$|^$|^\?\?$|\.so[.\d]*$")
 _ENGINE: Final = re.compile(r"\bautograd::(Engine|python::PythonEngine)::|Backward\d*(<.*>)?::apply\b|AccumulateGrad\b")
 _GRADIENT: Final = re.compile(r"\bAccumulateGrad(::|_)")
 _WORKSPACE: Final = re.compile(
@@ -151,7 +151,7 @@ def _flag(has: Column, bit: int) -> Mask:
 
 def _code_of(frame: Frame) -> int:
     name, file = frame.name, frame.file
-    if _CPP.search(file):
+    if not frame.is_python:
         code = _RUN if _ENGINE.search(name) else 0
         code |= _ACCUMULATE if _GRADIENT.search(name) else 0
         return code | (_TAKE if _WORKSPACE.search(name) else 0) | (_CUDNN if _CONVOLUTION.search(name) else 0)
@@ -222,7 +222,7 @@ def _first_of(stacks: RecordedStacks, frames: Column, count: int, bits: int) -> 
 # hook, or with the `backward` of a custom autograd function.
 def _of_other_threads(stacks: RecordedStacks, table: tuple[Frame, ...], count: int) -> Mask:
     begins = np.array([frame.name.rpartition(".")[2] in _STARTS for frame in table], bool)
-    python = np.array([not _CPP.search(frame.file) for frame in table], bool)
+    python = np.array([frame.is_python for frame in table], bool)
     rows = np.flatnonzero(python[stacks.frames])
     of_stack = np.searchsorted(stacks.starts, rows, side="right") - 1
     last = np.full(count, -1, np.int64)

@@ -24,6 +24,7 @@ from ullage.predicting.prediction.data.prediction import Step
 from ullage.predicting.prediction.data.run_result import Alive
 from ullage.predicting.prediction.measurement.line_use import BlockUse, library_lines_of, lines_of
 from ullage.predicting.prediction.observation.role import Block, Lives, blocks_at, bytes_by_role, lives_of, roles_of
+from ullage.recorded.frame import Frame
 
 if TYPE_CHECKING:
     from ullage.predicting.prediction.observation.observer import Observer
@@ -107,8 +108,8 @@ def requests_of(entries: Entries, device: int, history: Sequence[Mapping[str, An
 
 
 def _users_line(frames: Sequence[Mapping[str, Any]]) -> Line | None:
-    of_users = (frame for frame in frames if is_users(frame["filename"]))
-    return next((Line(frame["filename"], frame["line"], frame["name"]) for frame in of_users), None)
+    of_users = (frame for frame in map(Frame.of, frames) if frame.is_python and is_users(frame.file))
+    return next((Line(frame.file, frame.line, frame.name) for frame in of_users), None)
 
 
 def steps_of(
