@@ -21,7 +21,8 @@ from torch.utils.hooks import RemovableHandle
 
 from ullage.base.units import text_of_bytes
 from ullage.training.ownership.block import line_of
-from ullage.training.ownership.storage import addresses, optimizer_tensors
+from ullage.training.ownership.contents import gradients_of, optimizer_tensors, parts_of_weights
+from ullage.training.ownership.storage import addresses
 
 _MOST_EVENTS: Final = 1_000_000
 _LINES_SHOWN: Final = 12
@@ -148,14 +149,14 @@ class PeakWatch:
     def _around_step(self, optimizer: Optimizer, _: Any, __: Any) -> None:
         for group in optimizer.param_groups:
             self._note("parameters", group["params"])
-            self._note("gradients", [parameter.grad for parameter in group["params"]])
+            self._note("gradients", [one for parameter in group["params"] for one in gradients_of(parameter)])
         self._note("optimizer state", optimizer_tensors(optimizer))
 
     def _note_module(self, module: nn.Module) -> None:
         parameters = [one for one in module._parameters.values() if one is not None]
-        self._note("parameters", parameters)
+        self._note("parameters", [*parameters, *parts_of_weights(module)])
         self._note("buffers", module._buffers.values())
-        self._note("gradients", [parameter.grad for parameter in parameters])
+        self._note("gradients", [one for parameter in parameters for one in gradients_of(parameter)])
 
     def _note(self, role: str, tensors: Iterable[Any]) -> None:
         found = addresses(tensors)

@@ -27,7 +27,7 @@ from ullage.running.recording.step import StepWatch
 from ullage.running.run_files.facts import RunFacts
 from ullage.running.run_files.live import LiveWriter
 from ullage.training.monitor.monitor import Monitor
-from ullage.training.ownership.storage import owned_bytes
+from ullage.training.ownership.contents import owned_bytes
 
 _FACTS_SECONDS: Final = 1.0
 # The maximum number of out-of-memory errors of a process that get a folder. All other errors are only counted.

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ullage.training.ownership import attribute
 from ullage.training.ownership.block import AllocatedBlocks
+from ullage.training.ownership.contents import optimizer_contents, parts_of_weights
 from ullage.training.ownership.graph import tangent_of
 from ullage.training.ownership.held_in_cpp import address_in, tensors_of_script
 from ullage.training.ownership.holding import HolderKind
@@ -161,21 +162,19 @@ class Claims:
                 claim = Claim(kind, place, (kind, top), f"{text}.{name}", 0, (top, f"{common}, {many}"))
                 self._claim(_addresses_of(tensor), claim)
                 self._claim_gradient(tensor, place, (top,), f"{text}.{name}.grad", 0, (top, f"{common}, gradients"))
+        for tensor in parts_of_weights(module):
+            kind, many = HolderKind.PARAMETER, "parameters"
+            claim = Claim(kind, place, (kind, top), f"{text}, parts of its weights", 0, (top, f"{common}, {many}"))
+            self._claim(_addresses_of(tensor), claim)
 
     def _claim_optimizer(self, place: int, optimizer: Optimizer) -> None:
-        state = (instance_dict(optimizer) or {}).get("state")
-        if not is_of(state, (dict,)):
-            return
         name = name_of(type(optimizer))
-        for own in dict.values(state or {}):
-            for key, value in dict.items(own) if is_of(own, (dict,)) else ():
-                for tensor in (value,) if is_tensor(value) else value if type(value) in (list, tuple) else ():
-                    if is_tensor(tensor):
-                        suffix = f" -> {name}.state"
-                        what = f" {key!r}" if type(key) is str else ""
-                        group = HolderKind.OPTIMIZER_STATE, place
-                        claim = Claim(HolderKind.OPTIMIZER_STATE, place, group, suffix + what, 0, (place, suffix))
-                        self._claim(_addresses_of(tensor), claim)
+        for attribute_name, key, tensor in optimizer_contents(optimizer):
+            common = f" -> {name}.{attribute_name}"
+            what = f" {key!r}" if type(key) is str else ""
+            group = HolderKind.OPTIMIZER_STATE, place, attribute_name
+            claim = Claim(HolderKind.OPTIMIZER_STATE, place, group, common + what, 0, (place, common))
+            self._claim(_addresses_of(tensor), claim)
 
     def _claim_kept(self, tensor: Tensor, place: int, function: Any) -> None:
         group = "graph", self._anchor_of(place) or place

@@ -14,7 +14,7 @@ import numpy as np
 from ullage.training.ownership.safe_inspection import held_by
 
 # The types of objects whose references are not followed. These objects cannot refer to a tensor.
-_LEAVES: Final = frozenset(
+LEAVES: Final = frozenset(
     {
         str, int, float, bool, complex, bytes, bytearray, type(None), type(...), type(NotImplemented), range,
         types.CodeType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -79,7 +79,7 @@ class Reach:
             starts: the indices of the start objects.
             closed: the `id`s of the objects to skip.
         """
-        objects, parents, places, leaves = self.objects, self.parents, self._places, _LEAVES
+        objects, parents, places, leaves = self.objects, self.parents, self._places, LEAVES
         referents, array, lists = gc.get_referents, np.ndarray, self._lists
         level = list(starts)
         while level:

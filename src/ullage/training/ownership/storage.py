@@ -4,7 +4,6 @@ The search does not run code of the user, such as properties and `__repr__` meth
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -51,54 +50,6 @@ def tensors_in(value: Any, *, depth: int = 4) -> Iterator[Tensor]:
         yield from tensors_in(vars(value)["data"], depth=depth - 1)
 
 
-def owned_by(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Return the parameters and the buffers of a module and its submodules. Shared tensors are repeated."""
-    parameters: list[nn.Parameter] = []
-    buffers: list[Tensor] = []
-    waiting, seen = [module], {id(module)}
-    while waiting:
-        child = waiting.pop()
-        parameters += [parameter for parameter in child._parameters.values() if parameter is not None]
-        buffers += [buffer for buffer in child._buffers.values() if buffer is not None]
-        for grandchild in child._modules.values():
-            if grandchild is not None and id(grandchild) not in seen:
-                seen.add(id(grandchild))
-                waiting.append(grandchild)
-    return parameters, buffers
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    found: list[Tensor] = []
-    for state in list(optimizer.state.values()):
-        for value in state.values() if isinstance(state, dict) else (state,):
-            if isinstance(value, Tensor):
-                found.append(value)
-            else:
-                found += tensors_in(value)
-    return found
-
-
-def owned_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Return the bytes of an optimizer's parameters, gradients and state on CUDA devices."""
-    parameters = [one for group in optimizer.param_groups for one in group["params"] if isinstance(one, Tensor)]
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    return {
-        "parameters": _bytes_of(parameters),
-        "gradients": _bytes_of(gradients),
-        "optimizer state": _bytes_of(optimizer_tensors(optimizer)),
-    }
-
-
-def _bytes_of(tensors: Iterable[Tensor]) -> int:
-    sizes: dict[int, int] = {}
-    for tensor in tensors:
-        for part in parts_of_tensor(tensor) or (tensor,):
-            with suppress(RuntimeError, NotImplementedError, ValueError):
-                if _IS_CUDA(part) and (storage := Tensor.untyped_storage(part)).nbytes():
-                    sizes[storage.data_ptr()] = storage.nbytes()
-    return sum(sizes.values())
-
-
 def parts_of_tensor(tensor: Tensor) -> list[Tensor]:
     """Return the inner tensors of a tensor that has no storage itself, such as a sparse tensor."""
     kind = type(tensor)
@@ -128,8 +79,9 @@ def _sparse_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _unwrapped(tensor: Tensor) -> Tensor | None:
-    functorch = torch._C._functorch
-    if not functorch.is_functorch_wrapped_tensor(tensor):
-        return None
-    inner: Tensor = functorch.get_unwrapped(tensor)
-    return inner
+    return torch._C._functorch.get_unwrapped(tensor) if is_of_torch_func(tensor) else None
+
+
+def is_of_torch_func(tensor: Any) -> bool:
+    """Return whether a tensor belongs to a transform of `torch.func`, such as `grad` or `vjp`."""
+    return isinstance(tensor, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(tensor)

@@ -57,6 +57,40 @@ def optimizers(end: End) -> None:
     end(model, optimizer, named=(optimizers,))
 
 
+class _Holder:
+    """An object with attributes, as GaLore keeps its projector and bitsandbytes the scales of a weight."""
+
+
+@scenario("an object in an optimizer's state", holder="optimizer", kind="optimizer state", mib=16)
+def state_object(end: End) -> None:
+    def keep(optimizer: Any, parameter: Any) -> None:
+        optimizer.state[parameter]["projector"] = holder = _Holder()
+        holder.parts = {"ortho": [tensor(8)[:16]]}
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        keep(optimizer, parameter)
+    end(model, optimizer)
+
+
+@scenario("a list that an optimizer keeps next to its state", holder="optimizer", kind="optimizer state", mib=8)
+def state_attribute(end: End) -> None:
+    model = net()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.momenta = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    end(model, optimizer)
+
+
+@scenario("scales of quantized weights", holder="model", kind="parameter", mib=16)
+def scales(end: End) -> None:
+    model: Any = net()
+    for layer in (model[0], model[2]):
+        layer.weight = nn.Parameter(tensor(1).to(torch.uint8), requires_grad=False)
+        layer.meta = {"scales": tensor(8)}
+    end(model)
+
+
 @scenario("a list of losses with their graphs", holder="losses", kind="graph", mib=12)
 def losses(end: End) -> None:
     model = net()

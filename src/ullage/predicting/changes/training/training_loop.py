@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from ullage.predicting.changes.training.known_names import users_frame
 from ullage.predicting.changes.training.wrapping import wrap
+from ullage.training.ownership.storage import is_of_torch_func
 
 if TYPE_CHECKING:
     from ullage.gpu.tracing.journal import Entries
@@ -163,6 +164,9 @@ class TrainingLoop:
         if not self._is_outermost():
             return run()
         is_derived_further = len(arguments) > _CREATES_GRAPH and arguments[_CREATES_GRAPH]  # a gradient penalty
+        # `torch.func.grad` always keeps the graph. The outermost transform is the backward pass.
+        if is_derived_further and any(is_of_torch_func(output) for output in arguments[0]):
+            is_derived_further = _running_gradients() > 1
         return self._in_backward(run, is_part_of_forward=is_derived_further)
 
     def _is_outermost(self) -> bool:
@@ -199,3 +203,10 @@ class TrainingLoop:
             return take()
         finally:
             self._stepping.discard(id(optimizer))
+
+
+# The number of nested `torch.func` transforms that compute gradients (torch._functorch.pyfunctorch, torch 2.6 to 2.15).
+def _running_gradients() -> int:
+    functorch = torch._C._functorch
+    stack = functorch.get_interpreter_stack() or []
+    return sum(each.key() == functorch.TransformType.Grad for each in stack)

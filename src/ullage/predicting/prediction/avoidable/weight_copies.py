@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from ullage.base.block_role import Role
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
@@ -20,6 +21,8 @@ from ullage.training.ownership.storage import addresses
 
 # Fewer tensors with equal shapes may be a coincidence.
 _LEAST_TENSORS: Final = 2
+# Gradients that `torch.func.grad` returns, and an optimizer's state, have the shapes of the weights.
+_SAME_SHAPES: Final = (Role.GRADIENTS, Role.OPTIMIZER_STATE)
 _Shapes = tuple[torch.Size, ...]
 
 
@@ -82,8 +85,9 @@ def _shapes(tensors: Sequence[Tensor]) -> _Shapes:
 
 def rows_of_copies(copies: Sequence[WeightCopy], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
     """Return one report row for each copy of the weights that is alive at the memory peak."""
-    lives = moment.memory.lives
-    by_address = {int(lives.entries["address"][block]): block for block in moment.unnamed()}
+    lives, roles = moment.memory.lives, moment.memory.roles
+    alive = [block for block in moment.unnamed() if roles[block] not in _SAME_SHAPES]
+    by_address = {int(lives.entries["address"][block]): block for block in alive}
     rows = []
     for copy in copies:
         blocks = [by_address[address] for address in copy.addresses if address in by_address]

@@ -44,6 +44,7 @@ class GraphCapture:
 
     def _around_begin(self, original: Callable[..., Any], graph: Any, *arguments: Any, **keywords: Any) -> Any:
         self.is_capturing, self._steps_before = True, self._count_steps()
+        self._with_steps.discard(id(graph))  # the id of a graph that the script has deleted
         return original(graph, *arguments, **keywords)
 
     def _around_end(self, original: Callable[..., Any], graph: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -9,8 +9,8 @@ import gc
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,8 +26,9 @@ from ullage.predicting.prediction.observation.ending import SeenOom
 from ullage.predicting.prediction.observation.graph_capture import GraphCapture
 from ullage.predicting.prediction.observation.role import Moments, Note
 from ullage.predicting.prediction.phases.hooks import PhaseHooks
-from ullage.predicting.prediction.phases.spans import Marks, reached
-from ullage.training.ownership.storage import addresses, optimizer_tensors, owned_by, tensors_in
+from ullage.predicting.prediction.phases.spans import Marks, NotedCall, reached
+from ullage.training.ownership.contents import gradients_of, optimizer_tensors, owned_by, parts_of_weights
+from ullage.training.ownership.storage import addresses, is_of_torch_func, tensors_in
 
 # ATen names (torch 2.6 to 2.15) of operators whose output size depends on values in GPU memory.
 SHAPE_OPS = frozenset(
@@ -39,7 +40,8 @@ SHAPE_OPS = frozenset(
 )
 _TRUTH_BYTES, _WHOLE_BYTES = 1, 8
 _ROLES = tuple(Role)
-T = TypeVar("T")
+# The position of the inputs among the arguments of `_engine_run_backward`.
+_INPUTS = 4
 
 
 class Observer:
@@ -88,8 +90,10 @@ class Observer:
         self._backward_depth = 0
         self._first_optimizer: weakref.ref[Any] | None = None
         self._optimizer_steps = 0
-        self._parameters: dict[int, weakref.ref[nn.Parameter]] = {}
-        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        # Python reuses the `id()` of an object that the script has deleted. These tables drop such objects.
+        self._parameters: weakref.WeakValueDictionary[int, nn.Parameter] = weakref.WeakValueDictionary()
+        self._optimizers: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = weakref.WeakValueDictionary()
+        self._named: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
         self._module_numbers: dict[int, int] = {}
         # For each module number: the elements of the module's own parameters, its calls, and its calls in backward
         # passes.
@@ -228,22 +232,32 @@ class Observer:
         try:
             result = original(*arguments, **keywords)
             self._has_passed_back = True
+            self._note_results(arguments, result)
             return result
         finally:
             self._backward_depth -= 1
             self.moments.backward_ends.append(self._journal.length() - 1)
-            self._note_gradients()
+            self._note_gradients(list(self._parameters.values()))
             self._enter(previous)
 
+    # `torch.autograd.grad` and `torch.func` return gradients instead of setting `grad`. A derivative by anything else
+    # than a parameter, such as a gradient penalty's, is a part of the loss.
+    def _note_results(self, arguments: tuple[Any, ...], result: Any) -> None:
+        if not result:
+            return
+        inputs = arguments[_INPUTS]
+        if not any(is_of_torch_func(one) for one in inputs):
+            weights = set(addresses(list(self._parameters.values())))
+            pairs = zip(inputs, result, strict=True)
+            result = [gradient for one, gradient in pairs if not weights.isdisjoint(addresses([one]))]
+        self._note(Role.GRADIENTS, result)
+
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-        self._optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+        self._optimizers[id(optimizer)] = optimizer
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        unknown = [parameter for parameter in parameters if id(parameter) not in self._parameters]
-        if (
-            unknown
-        ):  # These belong to no called module, so their gradients are not noted at the end of the backward pass.
-            self._note_parameters(unknown)
-            self._note(Role.GRADIENTS, [parameter.grad for parameter in unknown])
+        self._note_parameters([parameter for parameter in parameters if id(parameter) not in self._parameters])
+        # The script may have assigned gradients after the backward pass.
+        self._note_gradients(parameters)
         if self._stepping is not None and self._stepping() is optimizer:  # its last step ended with an exception
             self._phases_before_optimizer.pop()
             self._enter(Phase.OTHER)
@@ -256,7 +270,8 @@ class Observer:
         if self._phases_before_optimizer:
             self._enter(self._phases_before_optimizer.pop())
         self._optimizer_steps += 1
-        self._finish_optimizer(optimizer)
+        if not self.phases.is_in(NotedCall.CREATE_STATE):
+            self._finish_optimizer(optimizer)
 
     def _finish_optimizer(self, optimizer: Any) -> None:
         # The first optimizer to finish counts the steps. If the script has deleted it, the next one takes its place.
@@ -307,7 +322,7 @@ class Observer:
         parameters = list(parameters)
         for parameter in parameters:
             if id(parameter) not in self._parameters:
-                self._parameters[id(parameter)] = weakref.ref(parameter)
+                self._parameters[id(parameter)] = parameter
         self._note(Role.PARAMETERS, parameters)
 
     def _note_module(self, module: nn.Module) -> bool:
@@ -317,24 +332,27 @@ class Observer:
             return is_trained
         if known is None or known() is not module:
             self._name_modules(module)
-        parameters, buffers = owned_by(module)
-        is_trained = any(parameter.requires_grad for parameter in parameters)
+        owned = owned_by(module)
+        is_trained = any(parameter.requires_grad for parameter in owned.parameters)
         self._roots[id(module)] = (len(self.step_ends), weakref.ref(module), is_trained)
-        self._note_parameters(parameters)
-        self._note(Role.BUFFERS, buffers)
+        self._note_parameters(owned.parameters)
+        self._note(Role.PARAMETERS, owned.parts_of_weights)
+        self._note(Role.BUFFERS, owned.buffers)
+        self._note_gradients(owned.parameters)
         return is_trained
 
     def _name_modules(self, root: nn.Module) -> None:
         for name, module in root.named_modules(prefix=type(root).__name__):
-            if id(module) not in self._module_numbers:
+            if self._named.get(id(module)) is not module:
+                self._named[id(module)] = module
                 self._module_numbers[id(module)] = len(self.module_names)
                 self.module_names.append(name)
                 self._module_sizes.append(_elements_of(module))
                 self._calls.append(0)
                 self._calls_again.append(0)
 
-    def _note_gradients(self) -> None:
-        self._note(Role.GRADIENTS, [parameter.grad for parameter in _alive(self._parameters)])
+    def _note_gradients(self, parameters: Iterable[torch.Tensor]) -> None:
+        self._note(Role.GRADIENTS, [gradient for parameter in parameters for gradient in gradients_of(parameter)])
 
     def input_addresses(self) -> list[int]:
         """Return the address of each input tensor of a module."""
@@ -344,15 +362,15 @@ class Observer:
 
     def trained_parameters(self) -> list[Any]:
         """Return the parameters of all live optimizers that have made a step."""
-        return [
-            one for optimizer in _alive(self._optimizers) for group in optimizer.param_groups for one in group["params"]
-        ]
+        optimizers = list(self._optimizers.values())
+        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
 
     def owned_addresses(self) -> list[int]:
         """Return the addresses of parameters, gradients, and optimizer state."""
-        parameters, optimizers = _alive(self._parameters), _alive(self._optimizers)
+        parameters, optimizers = list(self._parameters.values()), list(self._optimizers.values())
+        gradients = [gradient for parameter in parameters for gradient in gradients_of(parameter)]
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
-        return addresses([*parameters, *(parameter.grad for parameter in parameters), *state])
+        return addresses([*parameters, *gradients, *state])
 
     def note_everything(self) -> None:
         """Record the tensors of all live modules and optimizers."""
@@ -369,10 +387,11 @@ class Observer:
                 self._note_parameters(
                     [parameter for parameter in list(inside.get("_parameters", {}).values()) if parameter is not None]
                 )
+                self._note(Role.PARAMETERS, parts_of_weights(thing))
                 self._note(Role.BUFFERS, list(inside.get("_buffers", {}).values()))
             elif "state" in object.__getattribute__(thing, "__dict__"):
                 self._note(Role.OPTIMIZER_STATE, optimizer_tensors(thing))
-        self._note_gradients()
+        self._note_gradients(list(self._parameters.values()))
 
     # ---- errors and reads
 
@@ -414,10 +433,6 @@ class Observer:
 
         setattr(owner, name, wrapper)
         self._undo.append(lambda: setattr(owner, name, original))
-
-
-def _alive(references: "Mapping[int, weakref.ref[T]]") -> list[T]:
-    return [one for one in (reference() for reference in list(references.values())) if one is not None]
 
 
 # A lazy parameter counts 0 until it is initialised.

@@ -27,6 +27,7 @@ LIBRARIES: Final[tuple[tuple[str, str, NotedCall], ...]] = (
     ("torch.distributed.checkpoint.state_dict", "get_model_state_dict get_optimizer_state_dict", NotedCall.STATE),
     ("torch.distributed.checkpoint.state_dict", "set_model_state_dict", NotedCall.LOAD),
     ("torch.distributed.checkpoint.state_dict", "set_optimizer_state_dict set_state_dict", NotedCall.LOAD_OPTIMIZER),
+    ("torch.distributed.checkpoint.state_dict", "_init_optim_state", NotedCall.CREATE_STATE),
     ("safetensors.torch", "save_file save_model", NotedCall.WRITE),
     ("safetensors.torch", "load_file load_model", NotedCall.READ),
     ("transformers.trainer", "Trainer.evaluate Trainer.predict", NotedCall.EVALUATE),
@@ -171,6 +172,10 @@ class PhaseHooks:
         self._forward_ends[-1] = self._length() - 1
 
     # ---- reading the notes
+
+    def is_in(self, kind: NotedCall) -> bool:
+        """Return whether a call of this kind has begun and has not returned."""
+        return any(each == kind and end == _OPEN for each, end in zip(self._kinds, self._ends, strict=True))
 
     def marks(self, backward_starts: Sequence[int], step_ends: Sequence[int]) -> Marks:
         """Return all recorded calls, together with the given starts of backward passes and ends of optimizer steps."""

@@ -30,6 +30,8 @@ class NotedCall(IntEnum):
     """A call of a library function that resumes from a checkpoint if a checkpoint exists."""
     EVALUATE = 7
     GENERATE = 8
+    CREATE_STATE = 9
+    """A call that makes an optimizer step with zero gradients, so that the optimizer creates its state."""
 
 
 _SAVING: Final = frozenset({NotedCall.STATE, NotedCall.WRITE})
