@@ -33,6 +33,7 @@ from ullage.predicting.prediction.data.run_result import (
 )
 from ullage.predicting.prediction.measurement import phase_use, placement, trace
 from ullage.predicting.prediction.measurement.trace import Memory
+from ullage.predicting.prediction.observation.low_bit_states import notes_on_states
 from ullage.predicting.prediction.observation.observer import Observer
 from ullage.predicting.prediction.phases import spans
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE
@@ -54,10 +55,7 @@ def measure(
     journal, observer, values, snapshot = context.journal, seen.observer, seen.values, context.request.snapshot
     if outcome.kind == "ended":
         observer.end_backward_step()  # no forward pass followed the last backward pass
-    if len(seen.steps) and not observer.has_optimizer:
-        context.notes.append("the script created no optimizer of torch.optim, so each backward pass counts as a step")
-    if seen.post is not None:
-        context.notes += seen.post.notes()
+    context.notes += _notes(seen)
     observer.note_everything()
     journal.close()
     gathered = seen.loop.gathered if seen.loop is not None else None
@@ -110,6 +108,15 @@ def measure(
         return replace(result, snapshot_error="the script allocated nothing on the GPU" if snapshot else None)
     measured = _measured(context, seen, result, device)
     return replace(result, measured=measured, snapshot_error=_write_snapshot(Path(snapshot)) if snapshot else None)
+
+
+def _notes(seen: Instruments) -> list[str]:
+    notes = []
+    if len(seen.steps) and not seen.observer.has_optimizer:
+        notes.append("the script created no optimizer of torch.optim, so each backward pass counts as a step")
+    if seen.post is not None:
+        notes += seen.post.notes()
+    return [*notes, *notes_on_states(seen.observer.live_optimizers())]
 
 
 def _measured(context: RunContext, seen: Instruments, result: RunResult, device: int) -> Measured:

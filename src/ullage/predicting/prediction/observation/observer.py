@@ -360,14 +360,17 @@ class Observer:
         notes = zip(self._note_addresses, self._note_roles, strict=True)
         return [address for address, role in notes if role == number]
 
+    def live_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Return all optimizers that have made a step and that the script still has."""
+        return list(self._optimizers.values())
+
     def trained_parameters(self) -> list[Any]:
         """Return the parameters of all live optimizers that have made a step."""
-        optimizers = list(self._optimizers.values())
-        return [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+        return [one for each in self.live_optimizers() for group in each.param_groups for one in group["params"]]
 
     def owned_addresses(self) -> list[int]:
         """Return the addresses of parameters, gradients, and optimizer state."""
-        parameters, optimizers = list(self._parameters.values()), list(self._optimizers.values())
+        parameters, optimizers = list(self._parameters.values()), self.live_optimizers()
         gradients = [gradient for parameter in parameters for gradient in gradients_of(parameter)]
         state = [tensor for optimizer in optimizers for tensor in optimizer_tensors(optimizer)]
         return addresses([*parameters, *gradients, *state])
