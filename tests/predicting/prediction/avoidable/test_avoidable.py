@@ -40,6 +40,7 @@ KINDS = {
     "copy_of_weights": AvoidableKind.SECOND_COPY_OF_WEIGHTS,
     "scores_of_vocabulary": AvoidableKind.LOGITS_IN_FP32,
     "scores_of_attention": AvoidableKind.ATTENTION_SCORES,
+    "nested_padding": AvoidableKind.NESTED_PADDING,
 }
 MEND_TAKES = {"lists_of_optimizer": 16 * 512}
 """The bytes that the mended script takes in turn: fused optimizers count steps on the card, a block a parameter."""

@@ -1,9 +1,11 @@
 """Find the tensors of a batch, and the names of their variables in the function that calls the model."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ullage.predicting.changes.training.facts import BatchTensor
@@ -23,11 +25,11 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
     named = dict(_named(variables_of(frame))) if frame is not None else {}
     names = {name for name, tensor in named.items() if any(_shares(tensor, each) for each in given)}
     unnamed = [each for each in given if not any(_shares(named[name], each) for name in names)]
-    rows = {int(each.shape[0]) for each in given}
+    rows = {size for each in given for size in _sizes(each)[:1]}
     beside = {
         name
         for name, tensor in named.items()
-        if len(rows) == 1 and tensor.ndim and int(tensor.shape[0]) in rows and _is_data(tensor)
+        if len(rows) == 1 and not rows.isdisjoint(_sizes(tensor)[:1]) and _is_data(tensor)
     }
     found = [_fact(name, tensor) for name, tensor in named.items() if name in names | beside]
     return [*found[:_MOST_NAMES], *(_fact("", tensor) for tensor in unnamed)]
@@ -35,7 +37,7 @@ def batch_of(frame: FrameType | None, arguments: Iterable[Tensor]) -> list[Batch
 
 def items_of(arguments: Iterable[Tensor]) -> int | None:
     """Return the batch size, or None if the tensors differ in their first dimension."""
-    rows = {int(each.shape[0]) for each in arguments if each.ndim and not isinstance(each, nn.Parameter)}
+    rows = {size for each in arguments if not isinstance(each, nn.Parameter) for size in _sizes(each)[:1]}
     return rows.pop() if len(rows) == 1 else None
 
 
@@ -51,7 +53,15 @@ def _is_data(tensor: Tensor) -> bool:
 
 def _fact(name: str, tensor: Tensor) -> BatchTensor:
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return BatchTensor(name=name, shape=[int(size) for size in tensor.shape], dtype=dtype)
+    return BatchTensor(name=name, shape=_sizes(tensor), dtype=dtype)
+
+
+# The sizes up to the first one that is not a number: a jagged nested tensor has a symbol there, and a strided nested
+# tensor has no sizes.
+def _sizes(tensor: Tensor) -> list[int]:
+    if tensor.is_nested and tensor.layout is torch.strided:
+        return []
+    return [int(size) for size in takewhile(lambda size: type(size) is int, tensor.shape)]
 
 
 def _named(variables: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:

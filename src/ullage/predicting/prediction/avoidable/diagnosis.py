@@ -14,6 +14,7 @@ from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.held_over import held_over, rows_of_held_over
 from ullage.predicting.prediction.avoidable.holder_watch import HolderWatch
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
+from ullage.predicting.prediction.avoidable.nested_padding import nested_padding
 from ullage.predicting.prediction.avoidable.of_allocator import fragmentation, workspaces
 from ullage.predicting.prediction.avoidable.of_model import attention_scores, saved_activations, vocabulary_scores
 from ullage.predicting.prediction.avoidable.of_optimizer import (
@@ -124,4 +125,5 @@ class AvoidableSearch:
         rows += gradients_beside_copies(moment, gains, uses)
         rows += vocabulary_scores(moment, gains, table, self._vocabularies)
         rows += attention_scores(moment, gains, table)
+        rows += nested_padding(moment, table)
         return rows

@@ -127,6 +127,9 @@ class UseLog:
         try:
             if not tensor.is_cuda:
                 return
+            if tensor.is_nested:  # Its sizes are not integers.
+                self._note_parts(tensor, code)
+                return
             address = tensor.data_ptr()
             if address:
                 shape = tensor.size()
@@ -135,10 +138,13 @@ class UseLog:
                 item_bytes = tensor.itemsize
                 start = address - int(tensor.storage_offset()) * item_bytes
                 self._put(start, code, rows, shape[-1] if shape else 0, item_bytes if is_float else 0)
-        except (RuntimeError, NotImplementedError, ValueError):  # a tensor without its own memory: sparse, nested
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                for address in addresses([tensor]):
-                    self._put(address, code)
+        except (RuntimeError, NotImplementedError, ValueError):  # a tensor without its own memory, such as a sparse one
+            self._note_parts(tensor, code)
+
+    def _note_parts(self, tensor: Tensor, code: int) -> None:
+        with torch._C._ExcludeDispatchKeyGuard(ONLY):
+            for address in addresses([tensor]):
+                self._put(address, code)
 
     def _put(self, address: int, code: int, rows: int = 0, columns: int = 0, item_bytes: int = 0) -> None:
         self._addresses.append(address)

@@ -21,8 +21,9 @@ from ullage.training.ownership.storage import addresses
 
 # Fewer tensors with equal shapes may be a coincidence.
 _LEAST_TENSORS: Final = 2
-# Gradients that `torch.func.grad` returns, and an optimizer's state, have the shapes of the weights.
-_SAME_SHAPES: Final = (Role.GRADIENTS, Role.OPTIMIZER_STATE)
+# Gradients that `torch.func.grad` returns, and an optimizer's state, have the shapes of the weights. An activation is
+# another block, which had the same address at the peak.
+_NOT_COPIES: Final = (Role.GRADIENTS, Role.OPTIMIZER_STATE, Role.ACTIVATIONS)
 _Shapes = tuple[torch.Size, ...]
 
 
@@ -86,7 +87,7 @@ def _shapes(tensors: Sequence[Tensor]) -> _Shapes:
 def rows_of_copies(copies: Sequence[WeightCopy], moment: PeakMoment, gains: Gains) -> list[Avoidable]:
     """Return one report row for each copy of the weights that is alive at the memory peak."""
     lives, roles = moment.memory.lives, moment.memory.roles
-    alive = [block for block in moment.unnamed() if roles[block] not in _SAME_SHAPES]
+    alive = [block for block in moment.unnamed() if roles[block] not in _NOT_COPIES]
     by_address = {int(lives.entries["address"][block]): block for block in alive}
     rows = []
     for copy in copies:

@@ -22,6 +22,8 @@ class AvoidableKind(StrEnum):
     """Logits in float32, and the tensors that a loss function computes from them."""
     ATTENTION_SCORES = "attention_scores"
     """Attention matrices that are saved for the backward pass."""
+    NESTED_PADDING = "nested_padding"
+    """Jagged nested tensors that are padded to the sum of their lengths."""
     SAVED_ACTIVATIONS = "saved_activations"
     """Activations that a module saves for the backward pass."""
     WORKSPACES = "workspaces"
@@ -38,6 +40,7 @@ _TITLES: Final = {
     AvoidableKind.SECOND_COPY_OF_WEIGHTS: "a second copy of the weights",
     AvoidableKind.LOGITS_IN_FP32: "logits in float32",
     AvoidableKind.ATTENTION_SCORES: "attention scores",
+    AvoidableKind.NESTED_PADDING: "padding of nested tensors",
     AvoidableKind.SAVED_ACTIVATIONS: "activations saved",
     AvoidableKind.WORKSPACES: "workspaces of libraries",
     AvoidableKind.FRAGMENTATION: "reserved but not used",
