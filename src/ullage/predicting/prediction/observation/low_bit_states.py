@@ -16,7 +16,7 @@ from ullage.training.ownership.safe_inspection import instance_dict, mro_of
 from ullage.training.ownership.storage import parts_of_tensor
 
 _LIBRARIES: Final = ("bitsandbytes", "torchao")
-# torchao's `_AdamBase._new_buffer` (0.18) has this number in its code. In bitsandbytes it is an argument, `min_8bit_size`.
+# This number is in the code of torchao's `_AdamBase._new_buffer`. In bitsandbytes it is the argument `min_8bit_size`.
 _LEAST_ELEMENTS: Final = 4096
 # The smallest fraction of the states in full precision for which the report has a note.
 _LEAST_SHARE: Final = 0.01
@@ -65,7 +65,7 @@ def _note_on(optimizer: Optimizer) -> str:
 def _library_of(optimizer: Optimizer) -> str | None:
     names = {kind.__module__.partition(".")[0] for kind in mro_of(type(optimizer))}
     library = next((name for name in _LIBRARIES if name in names), None)
-    if library == "bitsandbytes" and _argument(optimizer, "optim_bits") != 8:  # noqa: PLR2004  its 32-bit optimizers
+    if library == "bitsandbytes" and _argument(optimizer, "optim_bits") != 8:
         return None
     if library == "torchao" and not hasattr(type(optimizer), "_subclass_zeros"):
         return None
