@@ -8,6 +8,7 @@ import atexit
 import ctypes
 import fcntl
 import os
+import re
 import secrets
 import select
 import signal
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import IO, Final
@@ -25,8 +26,12 @@ TOKEN_VARIABLE: Final = "ULLAGE_RUN"
 HOOKS_FOLDER: Final = str(Path(__file__).parents[1] / "_child" / "hooks")
 """The folder of ullage's `sitecustomize.py`. Python runs this file at startup if the folder is in PYTHONPATH."""
 
+HANDOVER: Final = str(Path(__file__).parents[1] / "_child" / "libullage_child.so")
+"""The library of `_child/handover.c`. It passes environment variables of ullage to every child process."""
+
 _F_SETSIG: Final = 10  # fcntl(2); Python does not define this constant
 _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER: Final = 36  # prctl(2)
 _LAST_STREAM: Final = 2  # standard error
 _STRAY_SECONDS: Final = 2.0  # time limit for killed processes to disappear
 _POLL_SECONDS: Final = 0.01
@@ -39,6 +44,79 @@ def reach_children(environment: MutableMapping[str, str]) -> None:
     paths = before.split(os.pathsep) if before else []  # an empty entry between others means the current folder
     if HOOKS_FOLDER not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([HOOKS_FOLDER, *paths])
+
+
+def hand_over(environment: MutableMapping[str, str]) -> None:
+    """Change an environment so that its programs pass ullage's variables to every child process (`_child/handover.c`).
+
+    LD_PRELOAD is a list with the separators ":" and white space (ld.so(8)). If the path of the library contains a
+    separator, the environment stays unchanged.
+    """
+    before = environment.get("LD_PRELOAD", "")
+    if not is_handed_over(environment) and not re.search(r"[:\s]", HANDOVER) and Path(HANDOVER).exists():
+        environment["LD_PRELOAD"] = ":".join(filter(None, [HANDOVER, before]))
+
+
+def is_handed_over(environment: Mapping[str, str]) -> bool:
+    """Return whether the programs of an environment pass ullage's variables to every child process."""
+    return HANDOVER in re.split(r"[:\s]", environment.get("LD_PRELOAD", ""))
+
+
+def keep_for_children() -> None:
+    """Keep ullage's present environment variables for child processes, if this process loaded the library of
+    `_child/handover.c`.
+    """
+    with suppress(AttributeError):  # the library was not loaded
+        ctypes.CDLL(None).ullage_child_keep()
+
+
+def descendants_of(process: int, root: Path = Path("/proc")) -> Iterator[int]:
+    """Return the IDs of a process's children, their children, and so on.
+
+    Args:
+        process: the process ID.
+        root: the folder where the kernel shows processes (proc(5)).
+    """
+    for children in (root / str(process) / "task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from descendants_of(child, root)
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    return status_of(process)[:1] not in ([], [b"Z"], [b"X"])
+
+
+def status_of(process: int) -> list[bytes]:
+    """Return the fields after the process name in /proc/PID/stat (proc(5)), or an empty list if the process has
+    ended.
+    """
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants whose own parent ends (PR_SET_CHILD_SUBREAPER).
+
+    A process that starts a session and clears its environment is then still a descendant.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants(process: int) -> None:
+    """Kill the descendants of a process, and wait up to two seconds until they have ended."""
+    until = time.monotonic() + _STRAY_SECONDS
+    while left := [each for each in descendants_of(process) if is_running(each)]:
+        for each in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+        if time.monotonic() > until:
+            return
+        time.sleep(_POLL_SECONDS)
 
 
 def python_command(module: str, *, with_flags: bool) -> list[str]:
@@ -160,8 +238,9 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             time.sleep(_POLL_SECONDS)
 
     def kill(self) -> int:
-        """Kill the child process and its process group, and return the child's exit code."""
+        """Kill the child process, its descendants and its process group, and return the child's exit code."""
         if self.popen.returncode is None:
+            kill_descendants(self.popen.pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
         return self.popen.wait()

@@ -1,8 +1,10 @@
 """Python loads this file at the start of every child process of an emulated process or of a recorded run.
 
-In a child of an emulated process, this file emulates the same GPU at once. In a recorded run, it starts to record when
-torch is imported, and loads none of ullage's modules before. Then it imports the environment's own `sitecustomize`, if
-there is one.
+In a child of an emulated process, this file emulates the same GPU at once, or when torch is imported if the interpreter
+does not find torch at its start. In a recorded run, it starts to record when torch is imported, and loads none of
+ullage's modules before. Then it imports the environment's own `sitecustomize`, if there is one.
+
+`handover.c` runs this file too, as a module with another name, if the options of the interpreter exclude it.
 
 A process that cannot emulate the GPU ends here, because it would continue with a real GPU or without a GPU. A process
 that cannot be recorded continues without a recording. A process without torch, such as a tool with its own Python, is
@@ -50,7 +52,8 @@ def _end(why):
     # type: (str) -> None
     sys.stderr.write(
         "ullage: this process cannot emulate the GPU of its parent process (" + why + "); it ends here, "
-        "because it would use another GPU or none. Unset ULLAGE_EMULATED_CARD to run it without the emulated GPU.\n"
+        "because it would use another GPU or none. Set ULLAGE_EMULATED_CARD to an empty value to run it without the "
+        "emulated GPU.\n"
     )
     sys.stderr.flush()
     os._exit(4)
@@ -87,19 +90,26 @@ def _begin(what, give_up):
 
 
 class _TorchImport(object):  # noqa: UP004  # as Python 2 knows it
-    """An import hook that prepares recording when the process begins to import torch."""
+    """An import hook that calls a function when the process begins to import torch."""
+
+    def __init__(self, prepare):
+        # type: (Callable[[], None]) -> None
+        self._prepare = prepare
 
     def find_spec(self, name, path=None, target=None):
         # type: (str, Any, Any) -> Any
-        """Remove this import hook and prepare recording, if the process imports torch."""
+        """Remove this import hook and call the function, if the process imports torch."""
         if name != "torch" or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
-        _begin("record", _go_on)
         try:
             import importlib.util
         except ImportError:  # the script has removed the import path of ullage
             return None
+        if importlib.util.find_spec(name) is None:
+            sys.meta_path.insert(0, self)  # the script may look again, with another `sys.path`
+            return None
+        self._prepare()
         return importlib.util.find_spec(name)  # from the first finder again, because `sys.meta_path` has changed
 
 
@@ -121,12 +131,22 @@ def _run_next():
         del this
 
 
-if os.environ.get("ULLAGE_EMULATED_CARD"):
-    _begin("emulate", _end)
-if os.environ.get("ULLAGE_PREDICTION"):
-    _begin("attach", _end)
+def _emulate():
+    # type: () -> None
+    if os.environ.get("ULLAGE_EMULATED_CARD"):
+        _begin("emulate", _end)
+    if os.environ.get("ULLAGE_PREDICTION"):
+        _begin("attach", _end)
+
+
 _is_old = not hasattr(sys, "implementation")  # a current torch does not exist for Python 2
 _is_there = any(type(finder).__name__ == "_TorchImport" for finder in sys.meta_path)  # this file was imported by hand
+if os.environ.get("ULLAGE_EMULATED_CARD") or os.environ.get("ULLAGE_PREDICTION"):
+    if _has_torch():
+        _emulate()
+    elif not _is_old and not _is_there:
+        sys.meta_path.insert(0, _TorchImport(_emulate))
 if os.environ.get("ULLAGE_RECORDING") and not _is_old and not _is_there:
-    sys.meta_path.insert(0, _TorchImport())
-_run_next()
+    sys.meta_path.insert(0, _TorchImport(lambda: _begin("record", _go_on)))
+if __name__ == "sitecustomize":
+    _run_next()

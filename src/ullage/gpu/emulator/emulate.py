@@ -1,8 +1,9 @@
 """Emulate a GPU in this process and in every process that it starts.
 
 A process emulates until it ends, because torch binds to CUDA libraries when it is imported. Child processes inherit the
-GPU through two environment variables. `ULLAGE_EMULATED_CARD` describes the GPU. `PYTHONPATH` leads to
-`_child/hooks/sitecustomize.py`, which starts the emulation.
+GPU through environment variables. `ULLAGE_EMULATED_CARD` describes the GPU. `PYTHONPATH` leads to
+`_child/hooks/sitecustomize.py`, which starts the emulation. `LD_PRELOAD` names the library of `_child/handover.c`. It
+restores these variables if a program changes the environment of its child processes.
 """
 
 import atexit
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from ullage.base.child_process import HOOKS_FOLDER, reach_children
+from ullage.base.child_process import HOOKS_FOLDER, hand_over, keep_for_children, reach_children
 from ullage.base.errors import EmulationError, UsageError, quoted
 from ullage.base.public import public
 from ullage.base.units import text_of_bytes
@@ -149,6 +150,7 @@ def emulate_in(environment: MutableMapping[str, str], gpu: str | Gpu, **choices:
     environment[CARD_VARIABLE] = json.dumps(asdict(emulation))
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     reach_children(environment)
+    hand_over(environment)
     _put_in_path(environment)
     return emulation
 
@@ -252,8 +254,10 @@ def _start(emulation: Emulation) -> None:
     os.environ[CARD_VARIABLE] = json.dumps(asdict(emulation))
     os.environ["TRITON_LIBCUDA_PATH"] = str(folder)
     reach_children(os.environ)
+    hand_over(os.environ)
     _put_in_path(os.environ)
     _show_use()
+    keep_for_children()
     if HOOKS_FOLDER not in sys.path:  # The workers of torch.compile inherit this path.
         sys.path.append(HOOKS_FOLDER)
     ImportWatch("torch", before=lambda: None, after=lambda torch: _give_values(emulation, torch)).install()

@@ -63,7 +63,7 @@ def gather_facts(gpu: str | None = None) -> MachineFacts:
         driver=driver,
         cards=cards,
         torch=torch,
-        is_emulated=gpu is not None or CARD_VARIABLE in os.environ,
+        is_emulated=gpu is not None or bool(os.environ.get(CARD_VARIABLE)),
         workspaces=workspaces,
     )
 

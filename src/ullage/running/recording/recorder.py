@@ -267,7 +267,7 @@ def _facts_of_process() -> RunFacts:
         local_rank=_number("LOCAL_RANK"),
         world_size=_number("WORLD_SIZE"),
         torch=torch.__version__,
-        is_emulated="ULLAGE_EMULATED_CARD" in os.environ,
+        is_emulated=bool(os.environ.get("ULLAGE_EMULATED_CARD")),
     )
 
 

@@ -100,7 +100,7 @@ class ViewSource:
             total_bytes=card.total_bytes,
             used_bytes=card.used_bytes,
             holders=tuple(self._holder(one, is_watched=one.pid in watched) for one in card.processes),
-            is_emulated=CARD_VARIABLE in os.environ,
+            is_emulated=bool(os.environ.get(CARD_VARIABLE)),
         )
 
     def _holder(self, process: diagnosed.CardProcess, *, is_watched: bool) -> CardHolder:

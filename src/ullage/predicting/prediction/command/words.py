@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -55,16 +54,6 @@ def shown(words: Sequence[str]) -> str:
     """Return the first line of a command with shell quoting."""
     firsts = (word.strip().partition("\n") for word in words)
     return shlex.join(f"{first} ..." if more else first for first, more, _ in firsts)
-
-
-def clearing(words: Sequence[str]) -> str:
-    """Return the part of a command that clears environment variables, such as "env -i", or ""."""
-    for word, option in pairwise(words):
-        name = Path(word).name
-        is_python = name.startswith("python") and option in ("-I", "-E")
-        if is_python or (name == "env" and option in ("-i", "-", "--ignore-environment")):
-            return f"{name} {option}"
-    return ""
 
 
 def is_program(file: Path) -> bool:

@@ -6,12 +6,12 @@ Only the private memory of each process is added, because a forked worker shares
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from ullage.base.child_process import descendants_of
 from ullage.base.units import KIB
 from ullage.predicting.prediction.host.memory import WorkersUse
 
@@ -46,7 +46,7 @@ class HostWatch:
         self._next = began + max(_SECONDS, spent / _COST_SHARE)
 
     def _look(self) -> None:
-        workers = [pid for pid in self._descendants(self._process) if not self._is_ours(pid)]
+        workers = [pid for pid in descendants_of(self._process, self._root) if not self._is_ours(pid)]
         private = sum(self._private_bytes(pid) for pid in workers)
         shared = self._shared_bytes([self._process, *workers])
         beside = max(0, shared - _fields(self._root / str(self._process) / "status").get("RssShmem", 0))
@@ -58,13 +58,6 @@ class HostWatch:
             shared_memory_bytes=max(seen.shared_memory_bytes, shared),
             beside_bytes=max(seen.beside_bytes, private + beside),
         )
-
-    def _descendants(self, process: int) -> Iterator[int]:
-        for children in (self._root / str(process) / "task").glob("*/children"):
-            with suppress(OSError):
-                for child in map(int, children.read_text().split()):
-                    yield child
-                    yield from self._descendants(child)
 
     # The cuDNN planner does not exist in a run on a real GPU.
     def _is_ours(self, process: int) -> bool:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 TIMELINE_BINS: Final = 160
 _LINES_SHOWN: Final = 40
 _LEAST_STEPS: Final = 3
+_SAME_PEAK: Final = 1.001
 _OUTSIDE: Final = {
     Phase.OTHER: "(outside of modules)",
     Phase.FORWARD: "(outside of modules)",
@@ -158,19 +159,25 @@ def steps_of(
 
 
 def is_settled(steps: Sequence[Step]) -> bool:
-    """Return whether memory stopped growing between the last two complete steps.
+    """Return whether memory stopped growing: the last complete step needs no more than the step before it, or the last
+    steps repeat the peaks of the steps before them.
 
-    Reserved memory must not grow, the peak of allocated memory by at most 0.1 %, and allocated memory at the step's end
-    by less than 1 MiB.
+    A GAN that trains two models in turn repeats a pattern of two steps. A pattern must have occurred twice, one after
+    the other. Reserved memory must not grow from one occurrence to the next. Compared with the same step of the
+    pattern, the peak of allocated memory may grow by 0.1 %, and allocated memory at the step's end by less than 1 MiB.
     """
     complete = [step for step in steps if step.complete]
-    if len(complete) < 2:
-        return False
-    before, last = complete[-2:]
-    return (
-        last.peak_reserved_bytes <= before.peak_reserved_bytes
-        and last.peak_allocated_bytes <= before.peak_allocated_bytes * 1.001
-        and last.end_allocated_bytes < before.end_allocated_bytes + MIB
+    return any(_repeats(complete, period) for period in range(1, len(complete) // 2 + 1))
+
+
+def _repeats(steps: Sequence[Step], period: int) -> bool:
+    earlier, later = steps[-2 * period : -period], steps[-period:]
+    return max(step.peak_reserved_bytes for step in later) <= max(step.peak_reserved_bytes for step in earlier) and all(
+        after.peak_allocated_bytes <= before.peak_allocated_bytes * _SAME_PEAK
+        and after.end_allocated_bytes < before.end_allocated_bytes + MIB
+        # A lower peak ends growth. Between other steps, it shows that this is not a pattern.
+        and (period == 1 or before.peak_allocated_bytes <= after.peak_allocated_bytes * _SAME_PEAK)
+        for before, after in zip(earlier, later, strict=True)
     )
 
 

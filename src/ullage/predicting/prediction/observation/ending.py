@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ullage.base.long_text import without_middle
 from ullage.base.units import text_of_bytes
 from ullage.gpu.tracing.source import Line, is_users
 from ullage.predicting.made_up.missing import hint_of
@@ -70,7 +71,7 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
     oom = oom_in(error)
     if oom is not None:
         file, number = _place(raising_line(oom) or raising_line(error))
-        return Outcome(kind="oom", type=type(oom).__name__, text=_text_of(oom), file=file, line=number)
+        return Outcome(kind="oom", type=type(oom).__name__, text=without_middle(_text_of(oom)), file=file, line=number)
     line = raising_line(error)
     if isinstance(error, SystemExit):
         return end_outcome(gave_up, error.code if isinstance(error.code, int) else 1, line)
@@ -80,8 +81,8 @@ def error_outcome(error: BaseException, gave_up: SeenOom | None) -> Outcome:
     captured = _captured(error)
     return Outcome(
         kind="error",
-        type=type(error).__name__,
-        text=_text_of(error) + (f"; its last output was:\n{captured}" if captured else ""),
+        type=without_middle(type(error).__name__),
+        text=without_middle(_text_of(error)) + (f"; its last output was:\n{captured}" if captured else ""),
         is_of_child=_is_of_child(error) and not captured,
         traceback=users_traceback(error),
         is_of_system=_is_of_system(error),
@@ -136,14 +137,19 @@ def raising_line(error: BaseException) -> Line | None:
 
 
 def users_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception without the stack frames of ullage."""
+    """Return the traceback of an exception without the stack frames of ullage. A long text of the exception itself is
+    left out.
+    """
     shown = traceback.TracebackException.from_exception(error)
     waiting = [shown]
     while waiting:
         part = waiting.pop()
         part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if not _is_own(frame.filename)])
         waiting += [other for other in (part.__cause__, part.__context__, *(part.exceptions or ())) if other]
-    return "".join(shown.format()).rstrip()
+    whole, text = "".join(shown.format()).rstrip(), _text_of(error)
+    if without_middle(text) != text:
+        whole = whole.replace(text.rstrip(), "(the text above)")
+    return without_middle(whole)
 
 
 def _is_of_child(error: BaseException) -> bool:
@@ -155,7 +161,7 @@ def _captured(error: BaseException) -> str:
         return ""
     said = error.stderr or error.output or ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-    return "\n".join(text.rstrip().splitlines()[-_CAPTURED_LINES:])
+    return without_middle("\n".join(text.rstrip().splitlines()[-_CAPTURED_LINES:]))
 
 
 def _is_own(file: str) -> bool:

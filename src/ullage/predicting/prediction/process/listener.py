@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ullage.base.child_process import ChildProcess
+from ullage.base.child_process import ChildProcess, is_running
 from ullage.predicting.prediction.child.whereabouts import words_for
 from ullage.predicting.prediction.data.run_result import ExitReport, RunResult
 from ullage.predicting.prediction.host.memory import WorkersUse
 from ullage.predicting.prediction.host.watch import HostWatch
-from ullage.predicting.prediction.ranks.processes import is_running, peer_of, starters_of
+from ullage.predicting.prediction.process.unreached import UnreachedProcesses
+from ullage.predicting.prediction.ranks.processes import peer_of, starters_of
 from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, Request
 
 Progress = Callable[[str], None]
@@ -62,6 +63,8 @@ class ChildReport:
     name: str = ""
     """The name of the process's program, if a predicted command started the process."""
     rank: int = 0
+    unreached: str = ""
+    """A sentence about a process that did not emulate the GPU, or an empty text."""
     workers: WorkersUse = field(default_factory=WorkersUse)
     """The host memory of the processes that the script started, such as DataLoader workers."""
 
@@ -79,7 +82,8 @@ class _Voice:
     """The ID of the process that sends the messages."""
     owner: socket.socket | None = None
     """The socket that connects ullage to a process of the user's command. None if ullage runs a script directly."""
-    pending: bytes = b""
+    pending: list[bytes] = field(default_factory=list)
+    """The parts of a message whose end has not arrived yet."""
     exiting: ExitReport | None = None
     """The report that the process sent before its exit. The process sends its exit status in a later message."""
     watch: HostWatch = field(init=False)
@@ -110,6 +114,8 @@ class Listener:
     """The end of the output of the script or command."""
     reports: list[ChildReport] = field(default_factory=list)
     """The reports of all processes that have sent their last message, in the order of these messages."""
+    unreached: UnreachedProcesses = field(default_factory=UnreachedProcesses)
+    """The processes of the script or command that do not emulate the GPU."""
     _voices: dict[int, _Voice] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _limit: float = 0.0
@@ -151,6 +157,7 @@ class Listener:
                     ready = selector.select(timeout=_TICK_SECONDS)
                     for voice in self._voices.values():
                         voice.look_at_workers()
+                    self.unreached.look(self.process.popen.pid)
                     for key, _ in ready:
                         self._take_from(key.fd, output)
                     # Processes that the script left behind may hold the pipes open for longer than the script itself.
@@ -238,7 +245,11 @@ class Listener:
                 sys.stderr.flush()
 
     def _take(self, voice: _Voice, data: bytes) -> None:
-        *lines, voice.pending = (voice.pending + data).split(b"\n")
+        voice.pending.append(data)
+        if b"\n" not in data:
+            return
+        *lines, rest = b"".join(voice.pending).split(b"\n")
+        voice.pending = [rest]
         for line in lines:
             with suppress(*_NOT_OURS):
                 self._take_message(voice, json.loads(line))

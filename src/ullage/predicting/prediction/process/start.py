@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Final
 
-from ullage.base.child_process import ChildProcess, new_pipe
+from ullage.base.child_process import ChildProcess, hand_over, new_pipe
 from ullage.base.foreign_files import open_regular
 from ullage.gpu.emulator.emulate import emulate_in
 from ullage.predicting.prediction.command.words import command_of
@@ -57,7 +57,7 @@ def run(request: Request, progress: Progress, cancelled: Callable[[], bool]) -> 
             if request.helps and cancelled():
                 process.ask_to_end(_HELPER_SECONDS)
             report.exit_code = process.kill()
-            report.output = listener.output
+            report.output, report.unreached = listener.output, listener.unreached.text
     finally:
         os.close(channel)
     return report
@@ -109,6 +109,7 @@ def run_command(request: Request, progress: Progress, cancelled: Callable[[], bo
     reports = sorted(listener.reports, key=_fullness, reverse=True) or [ChildReport(hung=listener.hung)]
     for report in reports:
         report.exit_code, report.output, report.started = exit_code, listener.output, True
+        report.unreached = listener.unreached.text
     return reports
 
 
@@ -137,8 +138,11 @@ def _started(
 
 def _environment(request: Request) -> dict[str, str]:
     environment = os.environ | request.environment
-    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION", "CUDA_VISIBLE_DEVICES"):
-        environment.pop(stale, None)
+    environment.pop("CUDA_VISIBLE_DEVICES", None)
+    for stale in ("ULLAGE_EMULATED_CARD", "ULLAGE_EMULATED_USE", "ULLAGE_PREDICTION"):
+        if stale in environment:  # of a prediction that started this one
+            environment[stale] = ""  # the library of `_child/handover.c` would restore a missing variable
+    hand_over(environment)
     environment.setdefault("PYTHONUNBUFFERED", "1")
     return environment
 

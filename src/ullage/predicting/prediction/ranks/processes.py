@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ullage.base.child_process import status_of
 from ullage.running.diagnosis.host import available_bytes
 
 # The process ID, user ID and group ID at the other end of a socket (unix(7))
@@ -22,25 +23,12 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def is_running(process: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
-    return _status(process)[:1] not in ([], [b"Z"], [b"X"])
-
-
 def starters_of(process: int) -> list[int]:
     """Return the IDs of a process's ancestors: its parent, its parent's parent, and so on."""
     found = []
-    while len(status := _status(process)) > 1 and (process := int(status[1])):
+    while len(status := status_of(process)) > 1 and (process := int(status[1])):
         found.append(process)
     return found
-
-
-# The fields follow the process name (proc(5)).
-def _status(process: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return []
 
 
 def _own_bytes(process: int) -> int:

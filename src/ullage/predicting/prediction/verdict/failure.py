@@ -8,9 +8,9 @@ from typing import Final
 
 import ullage.base.errors
 from ullage.base.errors import EmulationError, ScriptError, ScriptKilledError, UllageError, ValuesError
+from ullage.base.long_text import without_middle
 from ullage.gpu.emulator.torch_build import has_code_for
 from ullage.gpu.tracing.source import is_users
-from ullage.predicting.prediction.command.words import clearing
 from ullage.predicting.prediction.data.run_result import Outcome, RunResult
 from ullage.predicting.prediction.process.listener import ChildReport
 from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM
@@ -111,11 +111,8 @@ def _command_text(request: Request, told: ChildReport) -> str:
     name, code = request.name, told.exit_code or 0
     if told.hung:
         return f"{name} did not end after {request.limit_seconds:g} s; allow more time with seconds="
-    if left_out := clearing([str(request.script), *request.arguments]):
-        return (
-            f"{name} ended, and none of its processes was measured: {left_out} removes the environment variables that "
-            "ullage needs for measuring; expected the command without that option"
-        )
+    if told.unreached:
+        return f"{name} ended, and none of its processes was measured: {told.unreached}"
     if code:
         how = (
             f"ended by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"ended with exit code {code}"
@@ -134,21 +131,29 @@ def _crash_place(output: str) -> str:
 def _error_text(request: Request, outcome: Outcome, told: ChildReport) -> str:
     place = f" at line {outcome.line} of {outcome.file}" if outcome.line else ""
     if outcome.exit_code is not None:
-        return f"{request.name} exited with code {outcome.exit_code}{place}{_said(told)}"
+        return f"{request.name} exited with code {outcome.exit_code}{place}{_unreached(told)}{_said(told)}"
     if missing := missing_tool(outcome.text):
         return f"{request.name} cannot continue{place}: {missing}"
     said = outcome.text.strip()
     text = f": {said}" if said else ""
     notes = "".join(f"\n({note})" for note in told.result.notes) if told.result else ""
     hint = f"\n({outcome.hint})" if outcome.hint else ""
-    printed = f"\nThe last output was{_said(told).removeprefix('; its last output was')}" if outcome.is_of_child else ""
+    printed = (
+        f"{_unreached(told)}\nThe last output was{_said(told).removeprefix('; its last output was')}"
+        if outcome.is_of_child
+        else ""
+    )
     return f"{request.name} raised {outcome.type}{place}{text}\n{outcome.traceback}{notes}{hint}{printed}"
+
+
+def _unreached(told: ChildReport) -> str:
+    return f" ({told.unreached})" if told.unreached else ""
 
 
 def _said(told: ChildReport) -> str:
     # Leave out the thread stacks that faulthandler prints; the user's line is reported separately.
     text = told.output.partition("\nThread 0x")[0].partition("\nCurrent thread 0x")[0]
-    tail = "\n".join(text.rstrip().splitlines()[-_TAIL_LINES:])
+    tail = without_middle("\n".join(text.rstrip().splitlines()[-_TAIL_LINES:]))
     return f"; its last output was:\n{tail}" if tail else ""
 
 
