@@ -32,6 +32,7 @@ def advise(command: typer.Context, script: Script, *, as_json: Json = False, **g
     from ullage.api.advise import check_patch, write_patch
     from ullage.api.values import check_page
     from ullage.predicting.advice.describe import describe
+    from ullage.predicting.editing.diff import command_to_apply
 
     page, patch = given.pop("html"), given.pop("patch")
     check_page(page, script)
@@ -41,7 +42,9 @@ def advise(command: typer.Context, script: Script, *, as_json: Json = False, **g
     if patch is not None:  # written after the answer is printed, so that a full disk does not lose it
         is_written = write_patch(answer, patch)
         text = (
-            f"wrote {patch}" if is_written else f"{patch} was not written, because the advice does not contain a diff"
+            f"wrote {patch}; apply it with: {command_to_apply(patch)}"
+            if is_written
+            else f"{patch} was not written, because the advice does not contain a diff"
         )
         sys.stderr.write(f"ullage: {text}\n")
     raise typer.Exit(answer.exit_code if answer.is_complete else ExitCode.INTERRUPTED)

@@ -107,6 +107,17 @@ class PlainTypes:
 class Command(_Quick, TyperCommand):
     """A subcommand of ullage."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options and arguments.
+
+        Raises:
+            UsageError: a word that belongs to ullage is empty. As a path, an empty text means the current folder.
+        """
+        if "" in (args[:1] if ctx.allow_extra_args else args):
+            raise UsageError(f"an argument of ullage {self.name} is empty; expected a file, a folder or a value")
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
 
 class LaunchCommand(Command):
     """A subcommand that is followed by the user's own command.
@@ -119,6 +130,8 @@ class LaunchCommand(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse ullage's options, and keep the user's command and its options in `ctx.args`."""
         own, command = self._split(ctx, list(args))
+        if command[:1] == [""]:
+            raise UsageError(f"the script of ullage {self.name} is empty; expected a Python file or a command")
         if command[1:] and is_python_file(command[0]):
             taken, rest = self._taken_behind(ctx, Path(command[0]), command[1:], own)
             own, command = [*own, *taken], [command[0], *rest]

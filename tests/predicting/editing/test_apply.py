@@ -2,13 +2,12 @@
 
 import ast
 import random
-import subprocess
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from ullage.predicting.editing.apply import diff_of, edited
+from ullage.predicting.editing.apply import edited
 from ullage.predicting.editing.edit import (
     AddImport,
     AddKeyword,
@@ -236,23 +235,3 @@ def test_a_file_with_tabs_gets_tabs() -> None:
     source = "def f(x):\n\tfor y in x:\n\t\tg(y)\n\t\th(y)\n"
     after = edited(source, [wrapped(3, 4), InsertAfter(file="", line=4, text="if y:\n    k(y)")])
     assert after == "def f(x):\n\tfor y in x:\n\t\twith cast():\n\t\t\tg(y)\n\t\t\th(y)\n\t\tif y:\n\t\t\tk(y)\n"
-
-
-@pytest.mark.parametrize("before", ["a = 1\nb = 2\n", "a = 1\nb = 2", "a = 1\r\nb = 2\r\n"])
-@pytest.mark.parametrize("in_repository", [True, False])
-def test_git_applies_a_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, in_repository: bool) -> None:
-    folder = tmp_path / "code with a space"
-    folder.mkdir()
-    if in_repository:
-        subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    monkeypatch.chdir(tmp_path if in_repository else folder)
-    script = folder / "train.py"
-    script.write_bytes(before.encode())
-    after = before.replace("b = 2", "c = 3\nb = 2" if "\r" not in before else "c = 3\r\nb = 2")
-    (tmp_path / "advice.diff").write_bytes(diff_of({str(script): (before, after)}).encode())
-    subprocess.run(["git", "apply", tmp_path / "advice.diff"], check=True)
-    assert script.read_bytes() == after.encode()
-
-
-def test_nothing_changed_is_no_diff() -> None:
-    assert diff_of({"a.py": ("a\n", "a\n")}) == ""

@@ -149,7 +149,7 @@ def test_an_error_that_begins_with_an_empty_line_is_told_in_the_first(predict: P
         ("crash", 3, "ends.py ended by signal SIGSEGV at line {ctypes.string} of "),
         ("killed", 3, "ends.py was killed"),
         ("syntax", 3, "ends.py raised SyntaxError at line {compile(} of "),
-        ("closes ours", 3, "ends.py ended with exit code 0 and without a result"),
+        ("closes ours", 3, "ends.py closed the pipe that ullage reads, so ullage did not receive the result"),
     ],
 )
 def test_an_end_without_a_step_is_told(predict: Predict, workplace: Path, how: str, code: int, said: str) -> None:

@@ -1,11 +1,13 @@
-"""When the peak counts as stable: the last step needs no more, or the last steps repeat a pattern that occurred before."""
+"""When the peak counts as stable: the last step needs no more, or the last steps repeat a pattern."""
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.shared.commands import Predict
 from ullage.base.units import MIB
 from ullage.predicting.prediction.data.prediction import Step
 from ullage.predicting.prediction.measurement.trace import is_settled
@@ -95,3 +97,25 @@ def test_noise_is_stable_only_where_no_step_is_the_highest_so_far(seed: int) -> 
     for count in range(2, 10):
         if peaks[count - 1] > 1.001 * max(peaks[: count - 1]):
             assert not is_settled(steps(peaks[:count]))
+
+
+ALTERNATES = """
+import torch
+model = torch.nn.Linear(512, 512, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(4000 if step % 2 else 4200, 512, device="cuda")).tanh().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.own_process
+def test_a_script_whose_batches_alternate(predict: Predict, workplace: Path) -> None:
+    """The last of five steps is above the step before it, and as high as the third."""
+    (workplace / "alternates.py").write_text(ALTERNATES)
+    ended = predict(workplace / "alternates.py", "--json", "--steps", "5")
+    assert ended.code == 0, ended.error
+    peaks = [step["peak_allocated_bytes"] for step in ended.json["steps"]]
+    assert peaks[1] == peaks[3] < peaks[2] == peaks[4]
+    assert ended.json["settled"]

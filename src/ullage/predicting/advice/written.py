@@ -10,7 +10,8 @@ from ullage.base.secrets import SourceCode
 from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial
 from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
-from ullage.predicting.editing.apply import diff_of, edited
+from ullage.predicting.editing.apply import edited
+from ullage.predicting.editing.diff import diff_of
 from ullage.predicting.editing.edit import NotCertain, Recipe, SourceEdit
 from ullage.predicting.prediction.changed_request import changed
 from ullage.predicting.prediction.data.prediction import Prediction

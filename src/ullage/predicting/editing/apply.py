@@ -1,14 +1,11 @@
-"""Apply edits to the source code of a file, and write a unified diff."""
+"""Apply edits to the source code of a file."""
 
 import ast
-import difflib
 import io
-import os
 import tokenize
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from ullage.predicting.editing.edit import (
@@ -26,7 +23,6 @@ from ullage.predicting.editing.edit import (
 from ullage.predicting.editing.scope import blocks_of, calls_at, end_line, holds, start_line
 
 _STEP: Final = "    "
-_NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 def edited(source: str, edits: Sequence[SourceEdit], *, file: str = "") -> str:
@@ -306,28 +302,3 @@ def _index_of(block: Sequence[ast.stmt], line: int) -> int | None:
 
 def _indent(text: str) -> str:
     return text[: len(text) - len(text.lstrip())]
-
-
-def diff_of(texts: Mapping[str, tuple[str, str]]) -> str:
-    """Return the unified diff of several source files.
-
-    Args:
-        texts: a mapping from the path of each file to its text before and after the edits.
-    """
-    return "".join(_diff(path, before, after) for path, (before, after) in texts.items() if before != after)
-
-
-def _diff(path: str, before: str, after: str) -> str:
-    name = _name_of(Path(path))
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
-    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
-
-
-def _name_of(path: Path) -> str:
-    path = path.absolute()
-    for folder in path.parents:
-        if (folder / ".git").exists():
-            return path.relative_to(folder).as_posix()
-    return Path(os.path.relpath(path)).as_posix()

@@ -18,7 +18,7 @@ from ullage.gpu.emulator.profile import profile_of
 from ullage.gpu.gpus import Gpu, find_gpu
 from ullage.gpu.tracing.edited_source import packed
 from ullage.gpu.values.choice import ValuesChoice
-from ullage.options import RunChanges, RunOptions
+from ullage.options import EpochOptions, RunChanges, RunOptions
 from ullage.predicting.made_up.choice import MadeUpChoice
 from ullage.predicting.prediction.command.notebook import cells_of
 from ullage.predicting.prediction.command.words import NOTEBOOK, PYTHON_FILES, Launch, command_of, is_program, launch_of
@@ -35,6 +35,8 @@ It is a real-time signal because scripts use SIGALRM and SIGUSR1 themselves.
 """
 LEAVE_SIGNAL: Final = STOP_SIGNAL + 1
 """The signal that ends the script's process without a result."""
+CLOSED_EXIT_CODE: Final = 119
+"""The exit code of a script's process that could not send its result, because the script has closed the pipe."""
 MOST_DRAWS: Final = 100
 ALONE: Final = "alone"
 REAL: Final = "real"
@@ -352,9 +354,11 @@ class Request(RunRequest):
         command_of([first, *self.arguments])
 
     def _check_batches(self) -> None:
-        if self.options["batches"] is None:
-            return
         minutes = self.options["minutes"]
+        if self.options["batches"] is None:
+            if minutes != defaults_of(EpochOptions)["minutes"]:
+                raise UsageError("minutes= limits how long the batches of an epoch are read; give batches='heaviest' too")
+            return
         if not minutes > 0 or math.isinf(minutes):
             raise UsageError(
                 f"minutes={minutes:g} is out of range for the time limit of an epoch; expected a number above 0"

@@ -26,6 +26,11 @@ class Channel:
             threading.RLock()
         )  # a script may run steps in several threads, and a signal may interrupt a message
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the script has not closed the connection."""
+        return file_behind(self._number) == self._identity
+
     def send(self, event: str, **details: Any) -> None:
         """Send a message to the parent process if the connection is open."""
         self.write(json.dumps({"event": event, **details}).encode() + b"\n")
@@ -36,7 +41,7 @@ class Channel:
         # channel,
         # and the lifeline ends this process if the parent has ended.
         with suppress(OSError), self._lock:
-            while data and file_behind(self._number) == self._identity:
+            while data and self.is_open:
                 data = data[os.write(self._number, data) :]
 
     def tell_exit_status(self, journal: Journal) -> None:
@@ -46,7 +51,7 @@ class Channel:
     def close(self) -> None:
         """Close the connection in a process that the script forked."""
         with suppress(OSError):
-            if file_behind(self._number) == self._identity:
+            if self.is_open:
                 os.close(self._number)
 
 

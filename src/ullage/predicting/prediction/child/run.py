@@ -36,12 +36,13 @@ from ullage.predicting.prediction.child.import_choices import (
     choose_allocator_settings,
     choose_cards,
 )
+from ullage.predicting.prediction.child.imports import KeptImports
 from ullage.predicting.prediction.command.notebook import run_notebook
 from ullage.predicting.prediction.command.words import NOTEBOOK
 from ullage.predicting.prediction.data.run_result import Outcome, RunResult
 from ullage.predicting.prediction.observation import ending
 from ullage.predicting.prediction.ranks import lone_rank
-from ullage.predicting.prediction.request import LEAVE_SIGNAL, STOP_SIGNAL, ChildRequest
+from ullage.predicting.prediction.request import CLOSED_EXIT_CODE, LEAVE_SIGNAL, STOP_SIGNAL, ChildRequest
 from ullage.recorded.settings import VARIABLES
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Run:
         self._started = time.perf_counter()
         self._import_began = self._import_seconds = 0.0
         self._exit = os._exit
+        self._imports = KeptImports()
 
     def run(self) -> None:
         """Run the script as `python SCRIPT ARGS` would, until it ends, fails or is stopped."""
@@ -92,6 +94,7 @@ class Run:
 
     def _prepare(self) -> EditedSources:
         request = self._request
+        self._imports.keep()
         if request.options["world_size"]:
             lone_rank.announce(request.options["rank"], request.options["world_size"])
         self._watch()
@@ -117,6 +120,7 @@ class Run:
 
     def _before_import(self) -> None:
         context = self._context
+        self._imports.restore()
         self._channel.send("import")
         context.meter.look()
         self._import_began = time.perf_counter()
@@ -139,6 +143,7 @@ class Run:
                 self._stop()
             self._import_seconds = time.perf_counter() - self._import_began
             torch.cuda._lazy_call(meter.look)
+        self._imports.keep()
         self._channel.send("imported")
 
     def _leave(self) -> None:
@@ -239,6 +244,7 @@ class Run:
         return None if went_on or (ends and ends[-1] > last.index) else last
 
     def _finish_failed(self, error: BaseException) -> None:
+        self._imports.restore()
         self._finish(ending.error_outcome(error, self._gave_up()))
 
     # Memory that the script allocates after this call is not measured.
@@ -246,6 +252,7 @@ class Run:
         if self._is_over:
             return
         self._is_over = True
+        self._imports.restore()
         seen = self._seen
         if seen is not None:
             seen.whereabouts.end()
@@ -321,7 +328,7 @@ def main() -> None:
     def end() -> None:
         hurry_workers()
         run_exit_handlers()
-        exit_process(0)
+        exit_process(0 if channel.is_open else CLOSED_EXIT_CODE)
 
     def end_in_the_middle(*_: object) -> None:
         if os.getpid() == process:

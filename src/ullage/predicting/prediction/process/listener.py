@@ -165,6 +165,8 @@ class Listener:
                         return
                 if self.cancelled() and not self.request.helps:
                     self.dismiss()
+                elif not selector.get_map():
+                    self._await_end()
             except BaseException:
                 self.dismiss()
                 raise
@@ -173,6 +175,12 @@ class Listener:
                     self._settle(voice, None)
                     if voice.owner is not None:
                         voice.owner.close()
+
+    # The process has closed all pipes. If it ends by itself, its exit code shows why there is not a result.
+    def _await_end(self) -> None:
+        until = time.monotonic() + UNWIND_SECONDS
+        while not self.process.has_ended() and time.monotonic() < until:
+            time.sleep(_DISMISS_SECONDS)
 
     def dismiss(self) -> None:
         """Ask the script's processes to end, because their results are no longer needed."""

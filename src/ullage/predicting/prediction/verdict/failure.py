@@ -14,7 +14,7 @@ from ullage.gpu.tracing.source import is_users
 from ullage.predicting.prediction.data.run_result import Outcome, RunResult
 from ullage.predicting.prediction.process.listener import ChildReport
 from ullage.predicting.prediction.ranks.lone_post import LARGEST_TEAM
-from ullage.predicting.prediction.request import Request
+from ullage.predicting.prediction.request import CLOSED_EXIT_CODE, Request
 from ullage.predicting.prediction.verdict.reason import deciding
 
 _TAIL_LINES: Final = 15
@@ -97,6 +97,11 @@ def _death_text(request: Request, told: ChildReport) -> str:
         return (
             f"{name} was killed, or closed the pipe that ullage reads; if this machine ran out of memory, use one with "
             "more: CPU tensors need real memory"
+        )
+    if code == CLOSED_EXIT_CODE:
+        return (
+            f"{name} closed the pipe that ullage reads, so ullage did not receive the result: a script must not close "
+            "file descriptors that it did not open, for example with os.closerange"
         )
     if code < 0:
         known = {int(number): number.name for number in signal.Signals}
