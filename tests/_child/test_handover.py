@@ -187,7 +187,7 @@ def test_a_job_script_that_clears_everything_is_measured_like_the_script(predict
     (workplace / "train.py").write_text(TRAINING)
     (workplace / "job.sh").write_text(f"export PYTHONPATH=$PWD\nexec env -i {PYTHON} -I train.py\n")
     plain = predict(workplace / "train.py", "--json")
-    ended = predict("--json", Path("/bin/bash"), "job.sh")
+    ended = predict(Path("/bin/bash"), "job.sh", "--json")
     assert plain.code == ended.code == 0, ended.error
     assert ended.json["peak_allocated_bytes"] == plain.json["peak_allocated_bytes"]
     assert ended.json["steps"] == plain.json["steps"]

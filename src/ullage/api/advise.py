@@ -13,7 +13,7 @@ from ullage.base.public import public
 from ullage.options import AdviseOptions
 from ullage.predicting.advice.advice import Advice
 from ullage.predicting.advice.advice import advise as find_advice
-from ullage.predicting.editing.diff import outside_of_root, root_of_patch
+from ullage.predicting.editing.diff import outside_of_root
 from ullage.predicting.fitting.axis import Axis
 
 
@@ -71,15 +71,15 @@ def write_patch(answer: Advice, patch: str | Path) -> bool:
     """Write the recommended code changes as a diff file, and return whether there are any changes.
 
     Raises:
-        UsageError: `git apply` cannot change a file of the diff from the current folder.
+        UsageError: the changed files are in different repositories, so one `git apply` cannot change all of them.
         OSError: the file cannot be written; a partial file is removed.
     """
     if answer.written is None or not answer.written.diff:
         return False
     if outside := outside_of_root(answer.written.diff):
         raise UsageError(
-            f"{patch} was not written: git applies changes only inside {root_of_patch()}, and {outside} is outside; "
-            "call ullage advise from the folder of that file"
+            f"{patch} was not written: git applies changes only inside {answer.written.root}, and {outside} is "
+            "outside; copy the changes from the report"
         )
     write_whole(Path(patch), answer.written.diff.encode())
     return True

@@ -42,8 +42,8 @@ def advise(command: typer.Context, script: Script, *, as_json: Json = False, **g
     if patch is not None:  # written after the answer is printed, so that a full disk does not lose it
         is_written = write_patch(answer, patch)
         text = (
-            f"wrote {patch}; apply it with: {command_to_apply(patch)}"
-            if is_written
+            f"wrote {patch}; apply it with: {command_to_apply(patch, answer.written.root)}"
+            if is_written and answer.written is not None
             else f"{patch} was not written, because the advice does not contain a diff"
         )
         sys.stderr.write(f"ullage: {text}\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ullage.predicting.editing.diff import command_to_apply, diff_of, outside_of_root
+from ullage.predicting.editing.diff import command_to_apply, diff_of, outside_of_root, root_of_patch
 
 BEFORE = "a = 1\nb = 2\n"
 
@@ -20,10 +20,11 @@ def applied(script: Path, patch: Path, before: str = BEFORE, name: Path | None =
     """Have git apply a diff with the command that is shown, in the current folder."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_bytes(before.encode())
-    diff = diff_of({str(name or script): (before, changed(before))})
+    root = root_of_patch([str(name or script)])
+    diff = diff_of({str(name or script): (before, changed(before))}, root)
     assert outside_of_root(diff) == ""
     patch.write_bytes(diff.encode())
-    subprocess.run(shlex.split(command_to_apply(patch)), check=True)
+    subprocess.run(shlex.split(command_to_apply(patch, root)), check=True)
     assert script.read_bytes() == changed(before).encode()
 
 
@@ -73,22 +74,25 @@ def test_every_place_of_a_script_and_of_its_user(tmp_path: Path, monkeypatch: py
     applied(top / "train.py", patch, name=Path("../train.py"))
     monkeypatch.chdir(tmp_path)
     applied(top / "sub" / "train.py", patch)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    applied(top / "other" / "train.py", patch, name=Path("../top/link.py"))
+    applied(tmp_path / "plain" / "train.py", patch)
+    (tmp_path / "elsewhere" / "link.py").symlink_to("../plain/train.py")
+    applied(tmp_path / "plain" / "train.py", patch, name=Path("link.py"))
 
 
-@pytest.mark.parametrize("in_repository", [True, False])
-def test_a_file_outside_of_the_root_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_repository: bool
-) -> None:
-    """git refuses such a path: "invalid path" or "No such file"."""
-    (tmp_path / "here").mkdir()
-    if in_repository:
-        subprocess.run(["git", "init", "-q", tmp_path / "here"], check=True)
-    monkeypatch.chdir(tmp_path / "here")
-    (tmp_path / "train.py").write_text(BEFORE)
-    (tmp_path / "here" / "link.py").symlink_to("../train.py")
-    for name in ("../train.py", "link.py"):
-        assert outside_of_root(diff_of({name: (BEFORE, changed(BEFORE))})) == "../train.py"
+def test_a_file_outside_of_the_root_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files in two repositories, git changes only one."""
+    for name in ("one", "two"):
+        subprocess.run(["git", "init", "-q", tmp_path / name], check=True)
+        (tmp_path / name / "train.py").write_text(BEFORE)
+    monkeypatch.chdir(tmp_path / "one")
+    files = ["train.py", "../two/train.py"]
+    root = root_of_patch(files)
+    assert root == (tmp_path / "one").resolve()
+    assert outside_of_root(diff_of({file: (BEFORE, changed(BEFORE)) for file in files}, root)) == "../two/train.py"
 
 
 def test_nothing_changed_is_not_a_diff() -> None:
-    assert diff_of({"a.py": ("a\n", "a\n")}) == ""
+    assert diff_of({"a.py": ("a\n", "a\n")}, Path()) == ""

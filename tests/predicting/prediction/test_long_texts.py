@@ -75,7 +75,7 @@ def test_the_size_of_what_is_left_out() -> None:
     text = without_middle("b" + "\u00fc" * (1 << 20) + "e")
     assert text.startswith("b")
     assert text.endswith("e")
-    assert "\n[... 1.97 MiB of the text left out ...]\n" in text
+    assert "\n[... 2.0 MiB of the text left out ...]\n" in text
     assert without_middle("x" * 16_000) == "x" * 16_000
 
 

@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ullage.base.errors import ScriptError
@@ -11,7 +12,7 @@ from ullage.predicting.advice.trial import ChangeSetting, ChangeTrial
 from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import TrainingFacts
 from ullage.predicting.editing.apply import edited
-from ullage.predicting.editing.diff import diff_of
+from ullage.predicting.editing.diff import diff_of, root_of_patch
 from ullage.predicting.editing.edit import NotCertain, Recipe, SourceEdit
 from ullage.predicting.prediction.changed_request import changed
 from ullage.predicting.prediction.data.prediction import Prediction
@@ -44,6 +45,8 @@ class WrittenAdvice:
     """The run of the edited script, or None if it was not run."""
     is_proved: bool
     """Whether the edited script uses exactly as much memory as a run in which ullage applies the changes itself."""
+    root: Path = Path()
+    """The folder from which git reads the paths of the diff."""
     problem: str = ""
     """The reason why ullage did not check the memory use of the edited script. It is empty after a check."""
 
@@ -85,8 +88,14 @@ def written(
         elif recipe.arguments:
             by_hand = replace(by_hand, arguments=(*by_hand.arguments, *recipe.arguments))
             command.append(f"{request.name} ... {' '.join(recipe.arguments)}")
+    root = root_of_patch(texts) if texts else Path()
     whole = WrittenAdvice(
-        parts=tuple(parts), diff=SourceCode(diff_of(texts)), command="\n".join(command), proof=None, is_proved=False
+        parts=tuple(parts),
+        diff=SourceCode(diff_of(texts, root)),
+        root=root,
+        command="\n".join(command),
+        proof=None,
+        is_proved=False,
     )
     missing = [part.name for part in parts if not part.is_in_diff]
     if missing:

@@ -357,7 +357,7 @@ class Request(RunRequest):
         minutes = self.options["minutes"]
         if self.options["batches"] is None:
             if minutes != defaults_of(EpochOptions)["minutes"]:
-                raise UsageError("minutes= limits how long the batches of an epoch are read; give batches='heaviest' too")
+                raise UsageError("minutes= limits the time for reading an epoch; give batches='heaviest' too")
             return
         if not minutes > 0 or math.isinf(minutes):
             raise UsageError(
