@@ -226,3 +226,13 @@ def test_without_the_library_the_cause_is_named(workplace: Path, words: list[str
     )
     assert ended.returncode == 3, ended.stderr
     assert cause in " ".join(ended.stderr.split())
+
+
+def test_two_installations_of_ullage_measure_a_process_once(predict: Predict, workplace: Path) -> None:
+    """As where a launcher of another environment, which has ullage too, starts the training."""
+    (workplace / "train.py").write_text(TRAINING)
+    (workplace / "other").mkdir()
+    (workplace / "other" / "sitecustomize.py").symlink_to(Path(HOOKS_FOLDER) / "sitecustomize.py")
+    ended = predict(Path("/usr/bin/env"), f"PYTHONPATH={workplace / 'other'}", sys.executable, "train.py", "--json")
+    assert ended.code == 0, ended.error
+    assert ended.json["processes"] == []

@@ -140,13 +140,15 @@ def _emulate():
 
 
 _is_old = not hasattr(sys, "implementation")  # a current torch does not exist for Python 2
-_is_there = any(type(finder).__name__ == "_TorchImport" for finder in sys.meta_path)  # this file was imported by hand
-if os.environ.get("ULLAGE_EMULATED_CARD") or os.environ.get("ULLAGE_PREDICTION"):
+# A script may import this file by hand, and PYTHONPATH may contain the folders of two installations of ullage.
+_is_first = not hasattr(sys, "_ullage_hooks")
+vars(sys)["_ullage_hooks"] = __file__
+if _is_first and (os.environ.get("ULLAGE_EMULATED_CARD") or os.environ.get("ULLAGE_PREDICTION")):
     if _has_torch():
         _emulate()
-    elif not _is_old and not _is_there:
+    elif not _is_old:
         sys.meta_path.insert(0, _TorchImport(_emulate))
-if os.environ.get("ULLAGE_RECORDING") and not _is_old and not _is_there:
+if _is_first and os.environ.get("ULLAGE_RECORDING") and not _is_old:
     sys.meta_path.insert(0, _TorchImport(lambda: _begin("record", _go_on)))
 if __name__ == "sitecustomize":
     _run_next()
