@@ -150,7 +150,7 @@ def test_the_cells_of_a_notebook_run_in_their_order(ask: Ask, plain: tuple[int, 
     (workplace / "train.ipynb").write_text("{}")
     ended = ask("train.ipynb")
     assert ended.code == 2
-    assert "train.ipynb is not a notebook of version 4" in ended.error
+    assert "train.ipynb is not a notebook of format version 4" in ended.error
 
 
 def test_of_a_launchers_processes_the_wanted_rank_runs_alone(ask: Ask, workplace: Path) -> None:

@@ -192,7 +192,7 @@ def test_what_grows_is_told_with_the_line_that_allocates_it(predict: Predict) ->
     assert "'losses'" in growth["holder"]
     assert not ended.json["settled"]
     text = predict("grows.py", "--steps", "4")
-    assert "grows by 16.0 MiB a step, allocated at " in text.text
+    assert "grows by 16.0 MiB per step, allocated at " in text.text
     assert "held by grows.py:" in text.text
     assert "grows.py:" in text.out
     assert predict("train.py", "--json").json["growth"] is None
