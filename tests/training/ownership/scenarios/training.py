@@ -74,7 +74,9 @@ def state_object(end: End) -> None:
     end(model, optimizer)
 
 
-@scenario("a list that an optimizer keeps next to its state", holder="optimizer", kind="optimizer state", mib=8)
+@scenario(
+    "a list that an optimizer keeps next to its state", holder="optimizer", kind="optimizer state", mib=8, stays=True
+)
 def state_attribute(end: End) -> None:
     model = net()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -82,12 +84,11 @@ def state_attribute(end: End) -> None:
     end(model, optimizer)
 
 
-@scenario("scales of quantized weights", holder="model", kind="parameter", mib=16)
+@scenario("scales of quantized weights", holder="model", kind="parameter", mib=8, stays=True)
 def scales(end: End) -> None:
-    model: Any = net()
-    for layer in (model[0], model[2]):
-        layer.weight = nn.Parameter(tensor(1).to(torch.uint8), requires_grad=False)
-        layer.meta = {"scales": tensor(8)}
+    model: Any = net()[0]
+    model.weight = nn.Parameter(tensor(1).to(torch.uint8), requires_grad=False)
+    model.meta = {"scales": tensor(8)}
     end(model)
 
 
