@@ -18,6 +18,7 @@ from ullage.api.values import (
 from ullage.base.errors import UsageError
 from ullage.base.garbage_collector import without_collections
 from ullage.base.public import public
+from ullage.base.units import text_of_bytes
 
 # Modules that a single snapshot does not need are imported only where they are used: importing them takes as long as
 # replaying a small snapshot.
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ullage.explaining.fleet.fleet import FleetExplanation
     from ullage.explaining.fleet.rank_files import RankFile
     from ullage.recorded.history import History
-    from ullage.recorded.message.printed_memory import PrintedMemory
     from ullage.running.run_files.folder import RunFolder
 
 _MOST_TIMELINE_BYTES = 256 << 20
@@ -102,9 +102,10 @@ def explain(
     command does.
 
     Args:
-        file: one of: a snapshot (from `torch.cuda.memory._dump_snapshot`), a log, or an error's text, which may be
-            packed with gzip; the folder of an `ullage run`, or a folder of several runs, of which the newest is
-            explained; a folder with one snapshot of each rank; "-" for standard input; an exception that was caught.
+        file: one of: a snapshot (from `torch.cuda.memory._dump_snapshot`), a log, an error's text, or a memory
+            timeline of PyTorch's profiler, which may be packed with gzip; the folder of an `ullage run`, or a folder of
+            several runs, of which the newest is explained; a folder with one snapshot of each rank; "-" for standard
+            input; an exception that was caught.
         device: the GPU in a snapshot to explain: its number, or "all", which puts all but one into `others`. None: the
             GPU that failed, or else the one that reserved the most memory.
         rank: the rank whose snapshot to explain, if `file` is a folder with one of each rank; None: all ranks.
@@ -159,6 +160,9 @@ def explain(
         case InputKind.TEXT | InputKind.STANDARD_INPUT:
             _refuse(options, f"which can be replayed; {path} is text, so leave the option out")
             answer = explain_text(path, progress)
+        case InputKind.TIMELINE:
+            _refuse(options, f"which can be replayed; {path} is {found.kind.value}, so leave the option out")
+            answer = _explain_timeline(path)
         case InputKind.SNAPSHOT | InputKind.ARCHIVE:
             with without_collections():  # for a large file, garbage collection would take a twentieth of the time
                 answer = _explain_pickle(
@@ -183,25 +187,26 @@ def explain_text(path: Path, progress: Callable[[str], None]) -> "TextExplanatio
     Raises:
         UsageError: the file cannot be read, or does not contain an out-of-memory error.
     """
-    from ullage.explaining.analysis.text.explain import explain_messages, explain_printed
+    from ullage.explaining.analysis.text.explain import explain_messages
     from ullage.recorded.message.log import scan
 
     source = "standard input" if str(path) == "-" else str(path)
-    if str(path) != "-" and not path.is_fifo() and (timeline := _timeline_of(path)) is not None:
-        return explain_printed([timeline], source=source)
     return explain_messages(scan(pieces_of(path, progress)), source=source)
 
 
-def _timeline_of(path: Path) -> "PrintedMemory | None":
-    """Return the figures of the memory timeline that PyTorch's profiler exports as JSON, or None for another text."""
+def _explain_timeline(path: Path) -> "Explanation":
     from ullage.api.input import opened
-    from ullage.recorded.message.printed_memory import is_timeline, timeline_of
+    from ullage.explaining.analysis.timeline import explain_timeline
+    from ullage.recorded.timeline import timeline_of
 
     with opened(path) as source:
-        beginning = source.read(200)
-        if not is_timeline(beginning):
-            return None
-        return timeline_of(beginning + source.read(_MOST_TIMELINE_BYTES))
+        content = source.read(_MOST_TIMELINE_BYTES + 1)
+    if len(content) > _MOST_TIMELINE_BYTES:
+        raise UsageError(f"{path} has more than {text_of_bytes(_MOST_TIMELINE_BYTES)}; profile fewer steps")
+    try:
+        return explain_timeline(timeline_of(content), source=str(path))
+    except ValueError as error:
+        raise UsageError(f"{path} cannot be read as a memory timeline of PyTorch's profiler: {error}") from None
 
 
 @public

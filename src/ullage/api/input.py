@@ -17,6 +17,7 @@ from ullage.base.units import text_of_bytes
 from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
 from ullage.recorded.message.notebook import is_notebook, printed_by
 from ullage.recorded.snapshot.file import is_archive, is_no_log
+from ullage.recorded.timeline import is_timeline
 
 if TYPE_CHECKING:
     from ullage.recorded.snapshot.snapshot import Snapshot
@@ -46,6 +47,8 @@ class InputKind(StrEnum):
     """
     TEXT = "text"
     """A log, the text of an error, or a saved notebook, compressed or not."""
+    TIMELINE = "a memory timeline of PyTorch's profiler"
+    """A file that `export_memory_timeline` wrote as JSON, compressed or not."""
     ARCHIVE = "an archive"
     """An archive or a compression format that ullage cannot read, such as tar, xz or zstd."""
     STANDARD_INPUT = "standard input"
@@ -78,6 +81,8 @@ def input_of(file: Path) -> Input:
         beginning = source.read(_BEGINNING_BYTES)
     if is_archive(beginning):
         return Input(file, InputKind.ARCHIVE)
+    if is_timeline(beginning):
+        return Input(file, InputKind.TIMELINE)
     return Input(file, InputKind.TEXT if looks_like_text(beginning) else InputKind.SNAPSHOT)
 
 
@@ -96,7 +101,7 @@ def load_recorded(file: Path) -> "Snapshot":
         with suppress(UsageError, OSError, ValueError):  # the error above already says what cannot be read
             is_empty = not any(file.iterdir()) if file.is_dir() else not file.stat().st_size
             kind = None if is_empty else input_of(file).kind
-        if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN):
+        if kind not in (InputKind.TEXT, InputKind.RANKS, InputKind.RUN, InputKind.TIMELINE):
             raise
         raise SnapshotError(
             f"{file} is not a snapshot but {kind.value}, which ullage explain reads; this command "

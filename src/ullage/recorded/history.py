@@ -9,6 +9,7 @@ import numpy as np
 
 from ullage.recorded.frame import Frame
 from ullage.recorded.program import Column, is_one_of
+from ullage.recorded.release import Release
 
 
 class Action(IntEnum):
@@ -24,6 +25,7 @@ class Action(IntEnum):
     OOM = 7
     SNAPSHOT = 8
     OTHER = 9
+    ANNOTATE = 10
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
@@ -80,6 +82,19 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedHistory:
+    """The recording of PyTorch's allocator of pinned host memory, which serves all devices of a process.
+
+    It is written since torch 2.14, with `_record_memory_history(record_pinned_host_memory=True)`. The sizes are those
+    that the allocator takes from the system, rounded up to powers of two. The requested bytes are not recorded.
+    """
+
+    action: Column
+    size: Column
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
     """A named time range in a recording: an optimizer step, or a range that the user named."""
 
@@ -124,6 +139,12 @@ class History:
     settings: Mapping[str, Any]
     """The recorded allocator settings. Older snapshots have none."""
     labels: Labels = field(default_factory=Labels)
+    release: Release = field(default_factory=Release)
+    """The PyTorch versions that can have written the recording."""
+    pinned: PinnedHistory | None = None
+    """The pinned host memory of the process, or None if it was not recorded."""
+    unknown_keys: tuple[str, ...] = ()
+    """The names of what the file contains and ullage does not know, such as a key that a newer PyTorch writes."""
 
     def __len__(self) -> int:
         return len(self.action)

@@ -50,7 +50,6 @@ EXPECTED: dict[str, tuple[Cause, tuple[str, ...]]] = {
     "memory_summary": (Cause.FRAGMENTED, ("2 out-of-memory errors", "4.72 GiB", "expandable_segments")),
     "memory_summary_v1_stats": (Cause.FRAGMENTED, ("3 out-of-memory errors", "28.74 GiB")),
     "memory_summary_v3_stats": (Cause.FRAGMENTED, ("3 out-of-memory errors", "28.74 GiB")),
-    "memory_summary_v6_timeline": (Cause.DID_NOT_FAIL, ("at most 2.0 MiB", "_record_memory_history")),
     "mps_other": (FULL, ("141.24 GiB are in other Metal allocations", "torch.mps.empty_cache()")),
     "mps_other_v3": (FULL, ("28.76 GiB are missing",)),
     "mps_zero": (FULL, ("9.05 GiB are in other Metal allocations", "torch.mps.empty_cache()")),

@@ -76,27 +76,6 @@ def test_a_pickle_of_something_else_is_refused(tmp_path: Path) -> None:
         ullage.explain(tmp_path / "other.pickle")
 
 
-def test_the_profilers_timeline_names_what_was_there_at_the_peak(tmp_path: Path) -> None:
-    sizes = [[0, 4 * GIB, 8 * GIB, 0, 0, step * GIB, 0, 0, 0] for step in (0, 2, 6, 1)]
-    (tmp_path / "timeline.json").write_text(json.dumps([[0, 1, 2, 3], sizes]))
-    found = ullage.explain(tmp_path / "timeline.json")
-    assert found.cause is Cause.DID_NOT_FAIL
-    assert "at most 18.00 GiB" in found.sentence
-    assert "optimizer state 8.00 GiB, activations 6.00 GiB, parameters 4.00 GiB" in found.sentence
-    bad = (
-        "[[0, 1], [[1, 2]]]",
-        "[[0, 1], 5]",
-        "[[0, 1]",
-        "[[3]]",
-        "[[1, 2], [[0, Infinity], [0, 1]]]",
-        "[[1], [[-5]]]",
-    )
-    for damaged in (*bad, '[[1, 2], ["12", "34"]]'):
-        (tmp_path / "timeline.json").write_text(damaged)
-        with pytest.raises(ullage.UsageError, match="contains no out-of-memory error"):
-            ullage.explain(tmp_path / "timeline.json")
-
-
 NVIDIA = """\
 | NVIDIA-SMI 550.54.14              Driver Version: 550.54.14      CUDA Version: 12.4     |
 |   0  NVIDIA GeForce RTX 4090        Off |   00000000:01:00.0 Off |                  Off |

@@ -266,7 +266,7 @@ def test_what_is_no_snapshot_has_no_tables(tmp_path: Path) -> None:
     log, path = tmp_path / "a.log", tmp_path / "run.sqlite"
     log.write_text("CUDA out of memory. Tried to allocate 2.00 GiB")
     for source in (log, MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")):
-        with pytest.raises(UsageError, match="sql is for a snapshot"):
+        with pytest.raises(UsageError, match="sql= is for a snapshot"):
             ullage.explain(source, sql=path)
     assert command(log, "--sql", path).returncode == 2
     snapshot = DATA / "oom.pickle.gz"

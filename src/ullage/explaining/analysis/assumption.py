@@ -25,7 +25,7 @@ from ullage.recorded.program import Op, is_one_of
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilder, Rebuilt, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN
 from ullage.recorded.rebuild.segment_life import SegmentLife, SegmentLives, pool_of_rows
-from ullage.recorded.settings import ALLOCATORS, BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, USUAL, SettingsError
+from ullage.recorded.settings import BLOCK_UNIT_BYTES, LARGEST_SMALL_BYTES, SettingsError
 
 # The largest number of replays in one search for unrecorded properties of a run.
 _MOST_TRIALS: Final = 300
@@ -107,16 +107,13 @@ def closest(
     is_recorded = bool((history.action == Action.OOM).any())
     is_too_small = recorded_card(history).peak_reserved_bytes > (capacity_bytes or 0)
     room = None if is_recorded or is_too_small else capacity_bytes
-    # Snapshots distinguish allocator versions only by how they choose between equal free blocks. Of the versions with
-    # the
-    # same rule, the newest is tried because it knows the most options. Of several versions that reproduce the recording
-    # exactly, the newest is reported.
-    usual, *others = {allocator.tie: each for each, allocator in ALLOCATORS.items()}.values()
-    candidates = [semantics] if semantics is not None else [usual, *reversed(others)]
+    # Replays distinguish allocator versions only by how they choose between equal free blocks. Of several versions that
+    # reproduce the recording exactly, the most likely is reported.
+    candidates = (semantics,) if semantics is not None else history.release.candidates
     best: tuple[tuple[int, int], Assumptions] | None = None
     rebuilder = Rebuilder(history)
     for version in candidates:
-        told = version if semantics is None and version != USUAL else None
+        told = version if semantics is None and version != history.release.usual else None
         search = _AssumptionSearch(
             rebuilder=rebuilder, semantics=semantics or told, alloc_conf=alloc_conf, room_bytes=room
         )

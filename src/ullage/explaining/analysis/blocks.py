@@ -14,6 +14,7 @@ import numpy as np
 
 from ullage.base.source_location import is_text, shortened
 from ullage.base.units import text_of_bytes
+from ullage.explaining.analysis.label import UNNAMED, RecordedLabels, label_holders
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role import ROLES, RoleColumns, role_shares
 from ullage.recorded.allocator.replay import Call, Calls, Places, ReplayDevice, replay
@@ -53,7 +54,10 @@ def block_history_of(recording: Recording, roles: RoleColumns | None = None) -> 
             address=blocks.address,
             stack=numbers,
         ),
-        facets=(*_facets(recording, keys), *((_roles(recording, roles, keys),) if roles is not None else ())),
+        facets=(
+            *_facets(recording, keys, blocks.address),
+            *((_roles(recording, roles, keys),) if roles is not None else ()),
+        ),
         segments=segments_of(recording, done.calls),
         stacks=stacks,
         step_ends=tuple(op + 1 for op in recording.step_ops()),
@@ -134,7 +138,7 @@ def _finished(recording: Recording) -> Iterator[tuple[int, int]]:
         yield key, _NEVER
 
 
-def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
+def _facets(recording: Recording, keys: Column, addresses: Column) -> Iterator[Facet]:
     rebuilt = recording.rebuilt
     before = (rebuilt.stack_of_key < 0) & (rebuilt.row_of_key < 0)
     stacks, where = np.unique(np.where(before, -2, rebuilt.stack_of_key)[keys], return_inverse=True)
@@ -149,6 +153,7 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
         title="your line", labels=tuple(labels), of_block=np.array([number[name] for name in names], np.int64)[where]
     )
     rows = rebuilt.row_of_key[keys]
+    yield from _labels(recording, keys, addresses)
     for title, column in (("stream", recording.history.stream), ("private pool", _pool_of_rows(recording))):
         if not len(column):
             continue
@@ -156,6 +161,22 @@ def _facets(recording: Recording, keys: Column) -> Iterator[Facet]:
         found, of_block = np.unique(values, return_inverse=True)
         if len(found[found != _NEVER]) > 1:
             yield Facet(title=title, labels=tuple(_name(title, value) for value in found.tolist()), of_block=of_block)
+
+
+def _labels(recording: Recording, keys: Column, addresses: Column) -> Iterator[Facet]:
+    rebuilt, history = recording.rebuilt, recording.history
+    held = [holder.label for holder in label_holders(recording)]
+    labels = RecordedLabels(history)
+    if not labels.are_any:
+        return
+    rows = rebuilt.row_of_key[keys]
+    # Blocks from before the recording are replayed at their recorded addresses.
+    recorded = np.where(rows >= 0, history.address[rows], addresses) if len(history) else addresses
+    of_key = [labels.of_block(*block) for block in zip(rows.tolist(), recorded.tolist(), strict=True)]
+    names = tuple(dict.fromkeys([*held, *of_key]))
+    if set(names) - {UNNAMED}:
+        number = {name: index for index, name in enumerate(names)}
+        yield Facet(title="label", labels=names, of_block=np.array([number[name] for name in of_key], np.int64))
 
 
 def _pool_of_rows(recording: Recording) -> Column:

@@ -8,7 +8,9 @@ from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.explain import Explanation
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory
+from ullage.explaining.analysis.label import LabelHolder
 from ullage.explaining.analysis.note import WARNING
+from ullage.explaining.analysis.pinned import PinnedUse
 from ullage.explaining.analysis.remedy import Remedy
 from ullage.explaining.analysis.role import RoleShare, Sureness
 from ullage.report.report import (
@@ -43,7 +45,10 @@ def describe(explanation: Explanation) -> Report:
         # Imported here because an explanation of a snapshot does not need the patterns of error messages.
         from ullage.explaining.analysis.text.describe import describe_text
         from ullage.explaining.analysis.text.explain import TextExplanation
+        from ullage.explaining.analysis.timeline import TimelineExplanation, describe_timeline
 
+        if isinstance(explanation, TimelineExplanation):
+            return describe_timeline(explanation)
         assert isinstance(explanation, TextExplanation)
         return describe_text(explanation)
     run = explanation.run
@@ -101,6 +106,10 @@ def _sections(explanation: Explanation) -> Iterator[Section]:
             ),
             short=_HOLDERS_IN_SHORT,
         )
+    if explanation.labels:
+        yield _labels(explanation.labels, explanation.evidence["allocated_bytes"])
+    if explanation.pinned is not None:
+        yield _pinned(explanation.pinned)
     if explanation.roles:
         yield _roles(explanation.roles, explanation.evidence["allocated_bytes"])
     warnings = tuple(note for note in explanation.notes if note.startswith(WARNING))
@@ -116,6 +125,36 @@ def _details(explanation: Explanation) -> Iterator[Section]:
     others = tuple(note for note in explanation.notes if not note.startswith(WARNING))
     if others:
         yield Remarks(title="Notes", items=others)
+
+
+def _labels(labels: Sequence[LabelHolder], total_bytes: int) -> Shares:
+    shown, rest = labels[:_HOLDERS_SHOWN], labels[_HOLDERS_SHOWN:]
+    parts = [SizedPart(label=one.label, size_bytes=one.bytes, remark=_count(one.blocks, "block")) for one in shown]
+    if rest:
+        size, blocks = sum(one.bytes for one in rest), sum(one.blocks for one in rest)
+        parts.append(SizedPart(label=f"({len(rest)} more labels)", size_bytes=size, remark=_count(blocks, "block")))
+    return Shares(
+        title="The same memory by label, as your program annotated it",
+        total_bytes=total_bytes,
+        parts=tuple(parts),
+        short=_HOLDERS_IN_SHORT,
+    )
+
+
+def _pinned(pinned: PinnedUse) -> Shares:
+    parts = [
+        SizedPart(label=holder.line, size_bytes=holder.bytes, remark=_count(holder.blocks, "block"))
+        for holder in _shown(pinned.lines)
+    ]
+    if pinned.cached_bytes:
+        parts.append(SizedPart(label="(cached by PyTorch)", size_bytes=pinned.cached_bytes))
+    total = pinned.allocated_bytes + pinned.cached_bytes
+    return Shares(
+        title=f"Pinned host memory at the end: {text_of_bytes(total)}, at most {text_of_bytes(pinned.peak_bytes)}",
+        total_bytes=total,
+        parts=tuple(parts),
+        short=_HOLDERS_IN_SHORT,
+    )
 
 
 def _roles(roles: Sequence[RoleShare], total_bytes: int) -> Shares:

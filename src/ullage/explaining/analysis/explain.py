@@ -17,7 +17,9 @@ from ullage.explaining.analysis.contradiction import contradiction_of, sentence_
 from ullage.explaining.analysis.fidelity import Fidelity, fidelity_of
 from ullage.explaining.analysis.growth import Accumulation, StepGrowth, accumulation_of, growth_of
 from ullage.explaining.analysis.holder import LineHolder, StreamMemory, holders_of, memory_by_stream
+from ullage.explaining.analysis.label import LabelHolder, label_holders
 from ullage.explaining.analysis.note import notes_of
+from ullage.explaining.analysis.pinned import PinnedUse, pinned_use_of
 from ullage.explaining.analysis.pinning import Pin, pins_of, smallest_set
 from ullage.explaining.analysis.recording import HeldBlock, Recording
 from ullage.explaining.analysis.remedy import Remedy, RemedySearch, estimates_of, higher_limit
@@ -96,6 +98,10 @@ class Explanation(Answer):
     """The memory by role, such as gradients or activations, largest first. Empty if no stacks were recorded."""
     streams: tuple[StreamMemory, ...] = ()
     """The memory of each CUDA stream and private pool when the allocation failed, or at the peak."""
+    labels: tuple[LabelHolder, ...] = ()
+    """The memory by label, largest first. Empty if the program gave its memory no labels."""
+    pinned: PinnedUse | None = None
+    """The pinned host memory of the process. None if it was not recorded."""
     others: tuple["Explanation", ...] = ()
     """The explanations for the GPUs other than GPU `device`. Empty unless the user asked for all GPUs."""
     headline: str = ""
@@ -217,6 +223,8 @@ def explain(
         cards=tuple(cards) if len(cards) > 1 else (),
         roles=shares,
         streams=memory_by_stream(recording),
+        labels=label_holders(recording),
+        pinned=pinned_use_of(history),
         headline=headline_of(cause, recording, evidence, shares),
         picture=_picture(recording, roles if shares else None) if with_picture else None,
     )

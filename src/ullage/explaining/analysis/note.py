@@ -50,6 +50,8 @@ def _assumptions(recording: Recording, assumed_version: str | None) -> Iterator[
     if assumed_version is not None:
         yield f"assumed: torch {assumed_version}, whose allocator reproduces the recording most closely"
     yield from recording.rebuilt.notes
+    if recording.history.unknown_keys:
+        yield f"the file contains what this version of ullage ignores: {', '.join(recording.history.unknown_keys)}"
     if recording.rebuilt.room_bytes == UNBOUNDED_BYTES and recording.done.peak.reserved_bytes > 100 * GIB:
         yield "the run reserved more memory than most GPUs have"
 

@@ -64,6 +64,14 @@ def operation_name(frames: Sequence[Frame]) -> str:
     return f"(generated code: {short_line(generated)})" if generated is not None else NO_LINE
 
 
+def line_of_frames(frames: Sequence[Frame]) -> str:
+    """Return the line of user code on a stack, or a label in brackets. The file's path is shortened."""
+    if not frames:
+        return NO_STACK
+    frame = users_frame(frames)
+    return short_line(frame) if frame is not None else operation_name(frames)
+
+
 def placed(line: str) -> str:
     """Return words that tell where memory was allocated, such as "at train.py:17" or "outside your code"."""
     if line == NO_STACK:
@@ -188,8 +196,7 @@ class Recording:
         """Return the line of user code on a call stack. `stack` is an ID that `stack_of` returns."""
         if stack < 0:
             return "(before recording began)" if stack == -2 else NO_STACK
-        frame = users_frame(self.history.stacks.frames_of(stack))
-        return short_line(frame) if frame is not None else operation_name(self.history.stacks.frames_of(stack))
+        return line_of_frames(self.history.stacks.frames_of(stack))
 
     def path_of_stack(self, stack: int) -> tuple[str, ...]:
         """Return the innermost eight lines of user code on a call stack, ordered from outermost to innermost."""

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 
 from ullage.base.errors import UllageError
 from ullage.base.public import public
+from ullage.explaining.analysis.label import UNNAMED
 from ullage.explaining.difference.holding import (
-    UNNAMED,
     HeldBytes,
     MomentHolding,
     Place,

@@ -1,22 +1,18 @@
 """Shows how much memory each source line and each annotation held at one time in a recorded run."""
 
 import re
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
+from ullage.explaining.analysis.label import UNNAMED, RecordedLabels
 from ullage.explaining.analysis.recording import cut, operation_name
 from ullage.recorded.allocator.replay import ReplayDevice, State, replay
 from ullage.recorded.frame import users_frame
 from ullage.recorded.history import PENDING, Action, History
 from ullage.recorded.rebuild import program_of
-
-_NUMBER: Final = re.compile(r"#\d+$")  # For example "ProfilerStep#12", whose number differs in every step.
-UNNAMED: Final = "(no annotation)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +77,7 @@ def peak_allocated_bytes(history: History, semantics: str | None = None) -> int:
 class _BlockAtMoment:
     bytes: int
     stack: int
+    address: int
     # -1 if the block is older than the recording
     row: int
 
@@ -92,7 +89,7 @@ def _at_end(history: History) -> MomentHolding:
     return _holding(
         history,
         [
-            _BlockAtMoment(block.size, block.stack, row_of.get(block.address, -1))
+            _BlockAtMoment(block.size, block.stack, block.address, row_of.get(block.address, -1))
             for block in blocks
             if block.state == "active_allocated"
         ],
@@ -108,14 +105,15 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
     peak = replay(rebuilt.program, rebuilt.settings, device).peak_allocated_op
     done = replay(cut(rebuilt.program, max(rebuilt.program.setup, peak + 1)), rebuilt.settings, device)
     alive = done.blocks.state == State.ALLOCATED
-    held = zip(done.blocks.size[alive].tolist(), done.blocks.key[alive].tolist(), strict=True)
+    columns = (done.blocks.size, done.blocks.address, done.blocks.key)
+    held = zip(*(column[alive].tolist() for column in columns), strict=True)
     return _holding(
         history,
         [
-            _BlockAtMoment(size, int(rebuilt.stack_of_key[key]), int(rebuilt.row_of_key[key]))
+            _BlockAtMoment(size, int(rebuilt.stack_of_key[key]), address, int(rebuilt.row_of_key[key]))
             if key >= 0
-            else _BlockAtMoment(size, -1, -1)
-            for size, key in held
+            else _BlockAtMoment(size, -1, address, -1)
+            for size, address, key in held
         ],
         pending_bytes=done.now.active_bytes - done.now.allocated_bytes,
         reserved_bytes=done.now.reserved_bytes,
@@ -126,12 +124,12 @@ def _at_peak(history: History, semantics: str | None) -> MomentHolding:
 def _holding(
     history: History, blocks: Sequence[_BlockAtMoment], *, pending_bytes: int, reserved_bytes: int, segments: int
 ) -> MomentHolding:
-    annotation_of = _annotation_of(history)
+    labels = RecordedLabels(history)
     stacks: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     named: defaultdict[str, list[int]] = defaultdict(list)
     for block in blocks:
         stacks[block.stack, block.row < 0].append(block.bytes)
-        named[annotation_of(block.row)].append(block.bytes)
+        named[labels.of_block(block.row, block.address)].append(block.bytes)
     places: defaultdict[Place, HeldBytes] = defaultdict(HeldBytes)
     for (stack, is_before), sizes in stacks.items():
         places[_place(history, stack, is_before=is_before)] += HeldBytes(sum(sizes), len(sizes))
@@ -155,34 +153,6 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
         return Place(file=operation_name(frames), function="", line=0)
     is_told = is_before and len(history)
     return Place(file="(before recording began)" if is_told else "(no stack was recorded)", function="", line=0)
-
-
-def _annotation_of(history: History) -> Callable[[int], str]:
-    labels, times = history.labels, history.time_us
-    begins, names = _ranges(history)
-
-    def name(row: int) -> str:
-        if row < 0:
-            return UNNAMED
-        if len(labels.metadata) and labels.metadata[row] >= 0 and labels.texts[int(labels.metadata[row])]:
-            return labels.texts[int(labels.metadata[row])]
-        at = bisect_right(begins, int(times[row])) - 1
-        return names[at] if at >= 0 and times[row] >= 0 else UNNAMED
-
-    return name
-
-
-def _ranges(history: History) -> tuple[list[int], list[str]]:
-    begins, names, opened = [], [], list[str]()
-    for note in sorted(history.annotations, key=lambda note: note.time_us):
-        name = _NUMBER.sub("", note.name)
-        if note.stage == "START":
-            opened.append(name)
-        elif name in opened:
-            del opened[len(opened) - 1 - opened[::-1].index(name)]
-        begins.append(note.time_us)
-        names.append(opened[-1] if opened else UNNAMED)
-    return begins, names
 
 
 def _sum(holdings: Sequence[MomentHolding]) -> MomentHolding:

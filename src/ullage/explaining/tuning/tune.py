@@ -11,13 +11,13 @@ from ullage.base.units import text_of_bytes
 from ullage.explaining.analysis.assumption import closest
 from ullage.explaining.analysis.contradiction import check
 from ullage.explaining.analysis.recording import Recording
-from ullage.explaining.tuning.candidate import Space, candidate_of, version_of
+from ullage.explaining.tuning.candidate import Space, Version, candidate_of, version_of
 from ullage.explaining.tuning.search import SettingsSearch, frontier_of
 from ullage.explaining.tuning.trial import RecordedRun, Trial
 from ullage.recorded.history import Action, History, without_trace
 from ullage.recorded.program import Op
 from ullage.recorded.rebuild import UNBOUNDED_BYTES, Rebuilt
-from ullage.recorded.settings import SINCE, USUAL, line_to_paste, semantics_of, split_options
+from ullage.recorded.settings import SINCE, line_to_paste, semantics_of, split_options
 from ullage.report.answer import Answer
 
 SCHEMA: Final = 1
@@ -116,7 +116,7 @@ def tune(
     given = semantics_of(torch_version) if torch_version is not None else None
     assumed = closest(history, semantics=given, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     told = torch_version or assumed.semantics
-    is_version_known, torch_version = told is not None, told or USUAL
+    is_version_known, torch_version = told is not None, told or history.release.usual
     semantics = semantics_of(torch_version)
     rebuilt = assumed.program_of(history, semantics=semantics, alloc_conf=alloc_conf, capacity_bytes=capacity_bytes)
     check(history, rebuilt)
@@ -124,7 +124,7 @@ def tune(
     now = ",".join(f"{name}:{value}" for name, value in split_options(rebuilt.settings_text))
     run = RecordedRun.of(rebuilt)
     # If the version is unknown, an option that older versions do not have could end the user's process.
-    version = version_of(torch_version) if is_version_known else _UNKNOWN_VERSION
+    version = version_of(torch_version) if is_version_known else _least_version(history)
     space = Space(version=version, kept=candidate_of(now).kept, has_limit=room < UNBOUNDED_BYTES)
     search = SettingsSearch(run=run, space=space, room_bytes=room, semantics=semantics, progress=progress)
     present = search.try_present(now, rebuilt.settings, budget_seconds)
@@ -190,6 +190,11 @@ def _needs(search: SettingsSearch, budget_seconds: float) -> tuple[LeastRoom, ..
         if room is not None:
             found.append(LeastRoom(text=trial.text, room_bytes=room[0], is_exact=room[1]))
     return tuple(found)
+
+
+def _least_version(history: History) -> Version:
+    least = history.release.least
+    return max(_UNKNOWN_VERSION, version_of(least)) if least is not None else _UNKNOWN_VERSION
 
 
 def _is_cut_short(history: History) -> bool:

@@ -4,14 +4,12 @@ The figures come from `torch.cuda.memory_summary()` and `torch.cuda.memory_stats
 (nvidia-smi, rocm-smi, amd-smi, npu-smi, xpu-smi), and from ComfyUI.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ullage.base.foreign_files import is_far_larger_in_memory
 from ullage.base.units import MIB, parse_bytes
 from ullage.recorded.message.figure import bytes_of, number_of
 
@@ -30,7 +28,6 @@ class MemoryPrinter(StrEnum):
     NPU_SMI = "npu-smi"
     XPU_SMI = "xpu-smi"
     COMFYUI = "ComfyUI"
-    TIMELINE = "the profiler's memory timeline"
     LINE = "a line of the program"
 
 
@@ -69,16 +66,9 @@ class PrintedMemory:
     """Whether the program uses the allocator cudaMallocAsync."""
     models_bytes: int | None = None
     """The bytes of the models that ComfyUI had on the GPU."""
-    categories: tuple[tuple[str, int], ...] = ()
-    """The categories of memory at the peak, such as "parameters", with their bytes; the largest first."""
 
 
-_TIMELINE: Final = re.compile(rb"\s{0,40}\[\s{0,40}\[\s{0,40}-?\d{1,20}\s{0,40}[,\]]")
 _MOST_BYTES: Final = 1 << 50
-_CATEGORIES: Final = (
-    *("parameters", "optimizer state", "inputs", "temporary", "activations", "gradients", "autograd detail"),
-    "unknown",
-)
 _SUMMARY: Final = re.compile(r"PyTorch (?P<backend>\w{1,8}) memory summary, device ID (?P<device>\d{1,4})", re.ASCII)
 _SUMMARY_COUNTS: Final = re.compile(r"OOMs: {0,4}(?P<failures>\d{1,12}).{0,60}retries: {0,4}(?P<retries>\d{1,12})")
 _SIZE: Final = r"(\d{1,16} {0,2}(?:[KMGT]i?B|B))"
@@ -208,40 +198,6 @@ def statistics_of(values: Mapping[str, object]) -> PrintedMemory | None:
         return None
     printed = _with_figures(PrintedMemory(printer=MemoryPrinter.MEMORY_STATS), figures)
     return printed if _is_plausible(printed) else None
-
-
-def is_timeline(beginning: bytes) -> bool:
-    """Return whether a file begins like a memory timeline that PyTorch's profiler exports as JSON."""
-    return _TIMELINE.match(beginning) is not None
-
-
-def timeline_of(content: bytes) -> PrintedMemory | None:
-    """Return the figures of a memory timeline (`export_memory_timeline` to a .json file), or None if it is damaged.
-
-    The file has the times and, for each time, the bytes of each category, as in torch.profiler._memory_profiler of
-    torch 2.11 (`MemoryProfileTimeline`).
-    """
-    if is_far_larger_in_memory(content):
-        return None
-    try:
-        times, sizes = json.loads(content)
-        if not all(isinstance(row, list) and all(isinstance(size, int) for size in row) for row in sizes):
-            return None
-        rows = [[int(size) for size in row] for row in sizes]
-        totals = [sum(row) for row in rows]
-        peak = max(range(len(totals)), key=totals.__getitem__)
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        return None
-    if len(times) != len(rows) or not 0 < totals[peak] < _MOST_BYTES or any(min(row, default=0) < 0 for row in rows):
-        return None
-    named = zip(_CATEGORIES, rows[peak][1:], strict=False)
-    categories = sorted(((name, size) for name, size in named if size > 0), key=lambda entry: -entry[1])
-    return PrintedMemory(
-        printer=MemoryPrinter.TIMELINE,
-        allocated_bytes=totals[-1],
-        peak_allocated_bytes=totals[peak],
-        categories=tuple(categories) if len(rows[peak]) == len(_CATEGORIES) + 1 else (),
-    )
 
 
 def _flattened(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, int]]:

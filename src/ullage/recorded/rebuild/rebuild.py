@@ -22,6 +22,7 @@ from ullage.recorded.rebuild.before import Before, Unrecorded
 from ullage.recorded.rebuild.life import GIVEN_BACK, REQUESTS, TAKEN, BlockLives
 from ullage.recorded.rebuild.operation import UNBOUNDED_BYTES, whole_pages, write_operations
 from ullage.recorded.rebuild.segment_life import SegmentLives
+from ullage.recorded.release import Release
 from ullage.recorded.settings import (
     UNLIMITED,
     USUAL,
@@ -115,7 +116,7 @@ def program_of(
     Args:
         history: the recording of one device.
         semantics: the allocator's version, which snapshots do not record: one of `settings.SEMANTICS`; None: the
-            usual version is assumed, and a note says so.
+            usual version of those that the keys of the file allow is assumed, and a note says so.
         alloc_conf: the allocator settings of the run, if the snapshot does not record them.
         capacity_bytes: the most bytes that the allocator could reserve; None: inferred from an out-of-memory entry, if
             any.
@@ -148,7 +149,7 @@ class Rebuilder:
         unrecorded: Unrecorded | None = None,
     ) -> Rebuilt:
         """Return the reconstructed operations of this recording."""
-        version, assumed = semantics or USUAL, unrecorded or Unrecorded()
+        version, assumed = semantics or self.history.release.usual, unrecorded or Unrecorded()
         text = settings_text_of(self.history, alloc_conf=alloc_conf, semantics=version)
         settings = parse_settings(text, semantics=version)
         # The rounding of sizes, and the segment of each block, are the same in every version.
@@ -157,7 +158,8 @@ class Rebuilder:
             self._last = None  # Only one program is kept.
             self._last = made_of, _reconstructed(self.history, settings, capacity_bytes, assumed)
         made = self._last[1]
-        notes = tuple(_notes(semantics, made.room_bytes, capacity_bytes))
+        version_note = () if semantics is not None else (_version_note(self.history.release),)
+        notes = (*version_note, *_capacity_notes(made.room_bytes, capacity_bytes))
         return replace(made, settings=settings, settings_text=text, notes=notes)
 
 
@@ -200,9 +202,12 @@ def _reconstructed(history: History, settings: Settings, capacity_bytes: int | N
     )
 
 
-def _notes(semantics: str | None, room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
-    if semantics is None:
-        yield f"torch {USUAL} is assumed; a snapshot does not record its version (--torch-version)"
+def _version_note(release: Release) -> str:
+    shown = f", and its keys are those of torch {release.text}" if release.text else ""
+    return f"torch {release.usual} is assumed; a snapshot does not record its version{shown} (--torch-version)"
+
+
+def _capacity_notes(room_bytes: int, capacity_bytes: int | None) -> Iterator[str]:
     if room_bytes == UNBOUNDED_BYTES:
         yield "the capacity is unknown: no request failed, and no capacity was given (--capacity)"
     elif capacity_bytes is None:

@@ -42,6 +42,11 @@ _OTHERS: Final = (
     (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7z archive", _UNPACK),
     (re.compile(rb"version https://git-lfs"), "a Git LFS pointer, not the file itself", "fetch it: git lfs pull"),
     (re.compile(rb"SQLite format 3\x00"), "an SQLite database", _DUMP),
+    (
+        re.compile(rb"<html>\s{0,40}<head>.{0,200}<title>GPU Memory Timeline HTML</title>", re.DOTALL),
+        "a picture of the profiler's memory timeline, without figures",
+        "export the timeline to a path that ends in .json",
+    ),
 )
 # Patterns for the first bytes of JSON files that are not snapshots but look like logs. Each has the name of the format,
 # and what the user can do with such a file.

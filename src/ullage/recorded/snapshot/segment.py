@@ -17,8 +17,12 @@ MOST_ADDRESS: Final = 1 << 57
 MOST_DEVICES: Final = 1024
 
 
-def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
+def segments_of(found: Any, *, on_host: bool = False) -> dict[int, tuple[Segment, ...]]:
     """Return the segments of each device in a memory snapshot, sorted by address.
+
+    Args:
+        found: the list of segments.
+        on_host: whether these are segments of pinned host memory. They have a device of -1, and the result has 0.
 
     Raises:
         ValueError: the segments do not have PyTorch's structure. The text says what is wrong, and where.
@@ -31,7 +35,7 @@ def segments_of(found: Any) -> dict[int, tuple[Segment, ...]]:
             if id(part) in seen:  # A small file could refer to a large list a million times.
                 raise ValueError("it refers to the same segment or the same blocks twice")
             seen.add(id(part))
-        device = int_of(entry, "device", 0)
+        device = 0 if on_host else int_of(entry, "device", 0)
         if not 0 <= device < MOST_DEVICES:
             raise ValueError(f"a segment is on device {device}; expected 0 to {MOST_DEVICES - 1}")
         segments.setdefault(device, []).append(_segment_of(entry, blocks))

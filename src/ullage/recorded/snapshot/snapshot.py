@@ -3,7 +3,7 @@
 These formats are read: a dictionary with `segments` and perhaps `device_traces`; a list of segments
 (torch.cuda.memory_snapshot()); files without `time_us`, without stacks or without traces; and files with unknown fields
 and actions. A file that refers to a class or a function is rejected, because only programs need that; no code from a
-file is ever executed. Pinned host memory (`host_traces`) is ignored.
+file is ever executed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,10 @@ from ullage.base.source_location import is_python
 from ullage.base.units import text_of_bytes
 from ullage.base.visible import visible
 from ullage.recorded.frame import TOP_LEVEL, Frame
-from ullage.recorded.history import ACTIONS, Action, Annotation, History, Labels, RecordedStacks, Segment
+from ullage.recorded.history import ACTIONS, Action, Annotation, History, Labels, PinnedHistory, RecordedStacks, Segment
 from ullage.recorded.program import Column
 from ullage.recorded.snapshot._pickle import PickleError, read
+from ullage.recorded.snapshot.facts import FileFacts
 from ullage.recorded.snapshot.file import SnapshotError, read_file
 from ullage.recorded.snapshot.segment import (
     MOST_ADDRESS,
@@ -101,8 +102,10 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
     found["texts"] = [visible(text) for text in found["texts"]]
     stacks, labels = _stacks_of(found), _labels_of(found)
     settings = root.get("allocator_settings")
+    facts = FileFacts.of(found, root)
     annotations = _annotations_of(root.get("external_annotations"))
     table = np.array([ACTIONS.get(text, Action.OTHER) for text in found["texts"]], np.int64)
+    pinned = _pinned_of(found, root, table)
     return Snapshot(
         path=path,
         devices={
@@ -116,9 +119,27 @@ def _snapshot_of(found: dict[str, Any], path: str) -> Snapshot:
                 segments=segments.get(device, ()),
                 annotations=annotations.get(device, ()),
                 settings=settings if isinstance(settings, dict) else {},
+                facts=facts,
+                pinned=pinned,
             )
             for device in sorted({*segments, *rows} or {0})
         },
+    )
+
+
+def _pinned_of(found: dict[str, Any], root: Mapping[str, Any], actions: Column) -> PinnedHistory | None:
+    traces, segments = root.get("host_traces"), root.get("host_segments")
+    traces = traces if isinstance(traces, np.ndarray) else list_of(traces, "the traces of host memory")
+    if not len(traces) and not segments:
+        return None
+    rows = _rows_of(traces, "host memory") if len(traces) else slice(0, 0)
+    size = found["size"][rows]
+    if ((size < 0) | (size > MOST_BYTES)).any():
+        raise ValueError("an entry of host memory has an impossible size")
+    return PinnedHistory(
+        action=actions[found["action"][rows]],
+        size=size,
+        segments=segments_of(segments, on_host=True).get(0, ()),
     )
 
 
@@ -127,7 +148,7 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
     if len(traces) > MOST_DEVICES:
         raise ValueError(f"it has traces of {len(traces)} devices; expected at most {MOST_DEVICES}")
     filled = {device: trace for device, trace in enumerate(traces) if len(trace)}
-    rows = {device: _rows_of(trace, device) for device, trace in filled.items()}
+    rows = {device: _rows_of(trace, f"device {device}") for device, trace in filled.items()}
     if rows:  # A small file could refer to a large trace, or to one entry, a thousand times.
         every = np.concatenate(list(filled.values()))
         if (np.diff(every) <= 0).any() and len(np.unique(every)) < len(every):
@@ -135,9 +156,9 @@ def _rows_by_device(found: Any) -> dict[int, Column | slice]:
     return rows
 
 
-def _rows_of(trace: Any, device: int) -> Column | slice:
+def _rows_of(trace: Any, what: str) -> Column | slice:
     if not isinstance(trace, np.ndarray):
-        raise ValueError(f"the trace of device {device} contains something other than entries")
+        raise ValueError(f"the trace of {what} contains something other than entries")
     first, last = int(trace[0]), int(trace[-1])
     follows = last - first + 1 == len(trace) and bool((np.diff(trace) == 1).all())
     return slice(first, last + 1) if follows else trace
@@ -154,6 +175,8 @@ def _history_of(
     segments: Sequence[Segment],
     annotations: Sequence[Annotation],
     settings: Mapping[str, Any],
+    facts: FileFacts,
+    pinned: PinnedHistory | None,
 ) -> History:
     history = History(
         device=device,
@@ -168,6 +191,9 @@ def _history_of(
         annotations=tuple(annotations),
         settings=settings,
         labels=_labels_at(labels, rows),
+        release=facts.release,
+        unknown_keys=facts.unknown_keys,
+        pinned=pinned,
     )
     _check(history)
     _check_pools(history)

@@ -11,8 +11,7 @@ import numpy as np
 
 from ullage.base.own_files import whole_file_by_name
 from ullage.explaining.analysis.assumption import Assumptions
-from ullage.explaining.analysis.recording import operation_name
-from ullage.recorded.frame import short_line, users_frame
+from ullage.explaining.analysis.recording import line_of_frames
 from ullage.recorded.history import ACTIONS, Action, History, RecordedStacks
 from ullage.recorded.program import Column
 from ullage.running.export.lifetime import BlockTable, SegmentTable, blocks_of, segments_of
@@ -132,9 +131,7 @@ def _block_columns(history: History, blocks: BlockTable) -> list[Iterable[Any]]:
     lines: dict[int, str | None] = {-1: None}
     stacks = blocks.stack.tolist()
     for stack in set(stacks) - {-1}:
-        frames = history.stacks.frames_of(stack)
-        frame = users_frame(frames)
-        lines[stack] = _text(short_line(frame) if frame is not None else operation_name(frames))
+        lines[stack] = _text(line_of_frames(history.stacks.frames_of(stack)))
     return [
         _same(history.device, len(stacks)),
         range(len(stacks)),

@@ -17,10 +17,8 @@ from ullage.recorded.message.wording import MessageKind
 _OF_PYTORCH: Final = (
     MemoryPrinter.MEMORY_SUMMARY,
     MemoryPrinter.MEMORY_STATS,
-    MemoryPrinter.TIMELINE,
     MemoryPrinter.LINE,
 )
-_MOST_CATEGORIES: Final = 4
 _FRAGMENTED_SHARE: Final = 0.1  # of the reserved memory: the least unusable part that counts as fragmentation
 _FULL_SHARE: Final = 0.9  # of the GPU's memory: PyTorch's peak from which the GPU counts as full
 _BUSY_SHARE: Final = 0.9  # of the GPU's memory: the use from which a vendor's table shows a full GPU
@@ -115,9 +113,6 @@ def _not_failed(printed: PrintedMemory) -> TextVerdict:
         parts.append(f"tensors use {text_of_bytes(printed.allocated_bytes)}{at_most}")
     if printed.reserved_bytes is not None:
         parts.append(f"PyTorch has reserved {text_of_bytes(printed.reserved_bytes)}")
-    if printed.categories:
-        named = ", ".join(f"{name} {text_of_bytes(size)}" for name, size in printed.categories[:_MOST_CATEGORIES])
-        parts.append(f"at the peak: {named}")
     unusable = _unusable_bytes(printed)
     notes = [_RECORD]
     if printed.reserved_bytes and unusable is not None and unusable >= _FRAGMENTED_SHARE * printed.reserved_bytes:

@@ -130,6 +130,13 @@ nb::dict read_pickle(const nb::bytes& data) {
   nb::dict found;
   found["root"] = Tree(*pickle, texts).of(pickle->root());
   found["texts"] = texts;
+  const auto named = [&](const Keys& keys) {
+    nb::list names;
+    for (const std::int64_t text : keys.found()) names.append(texts[static_cast<std::size_t>(text)]);
+    return names;
+  };
+  found["entry_keys"] = named(pickle->entry_keys);
+  found["frame_keys"] = named(pickle->frame_keys);
   found["file_bytes"] = data.size();
   const auto put = [&](const char* name, Numbers& values) { found[name] = array_of(std::move(values)); };
   put("action", pickle->entries.action);

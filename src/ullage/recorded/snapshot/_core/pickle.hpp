@@ -68,6 +68,26 @@ struct Frames {
   std::vector<std::int64_t> name, file, line;
 };
 
+// The keys that occur in frames, or in trace entries: the numbers of their texts, each once. A file with more keys than
+// any version of PyTorch writes is not worth the memory.
+class Keys {
+ public:
+  void note(std::int64_t text) {
+    const auto at = static_cast<std::size_t>(text);
+    if (at < is_known_.size() && is_known_[at]) return;
+    if (found_.size() >= MOST) return;
+    if (at >= is_known_.size()) is_known_.resize(at + 1);
+    is_known_[at] = true;
+    found_.push_back(text);
+  }
+  const std::vector<std::int64_t>& found() const { return found_; }
+
+ private:
+  static constexpr std::size_t MOST = 64;
+  std::vector<bool> is_known_;
+  std::vector<std::int64_t> found_;
+};
+
 class Pickle {
  public:
   // Read a whole file; throws PickleError.
@@ -87,6 +107,7 @@ class Pickle {
   std::size_t most_made_bytes() const { return data_.size() * 19 + (std::size_t{96} << 20); }
   Entries entries;
   Frames frames;
+  Keys entry_keys, frame_keys;
   std::vector<std::int64_t> stack_starts{0};  // stack n is stack_frames[starts[n]] .. [starts[n + 1]]
   std::vector<std::int64_t> stack_frames;
 

@@ -12,8 +12,13 @@ bool Pickle::look_at_dictionary(Container& dictionary, const Value* given, std::
   for (std::size_t i = 0; i < count; i += 2)
     if (given[i].kind == Kind::TEXT && given[i].number < static_cast<std::int64_t>(KEYS.size()))
       found[static_cast<std::size_t>(given[i].number)] = given[i + 1];
+  const auto note = [&](Keys& keys) {
+    for (std::size_t i = 0; i < count; i += 2)
+      if (given[i].kind == Kind::TEXT) keys.note(given[i].number);
+  };
   const Value &name = found[NAME], &file = found[FILENAME], &line = found[LINE], &action = found[ACTION];
   if (name.kind == Kind::TEXT && file.kind == Kind::TEXT && line.kind == Kind::INT) {
+    note(frame_keys);
     frames.name.push_back(name.number);
     frames.file.push_back(file.number);
     frames.line.push_back(line.number);
@@ -28,6 +33,7 @@ bool Pickle::look_at_dictionary(Container& dictionary, const Value* given, std::
     return value.kind == Kind::INT ? value.number : missing;
   };
   const auto text = [](const Value& value) { return value.kind == Kind::TEXT ? value.number : -1; };
+  note(entry_keys);
   entries.action.push_back(action.number);
   entries.address.push_back(address.number);
   entries.size.push_back(number(found[SIZE], 0));
