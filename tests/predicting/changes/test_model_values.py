@@ -15,6 +15,12 @@ def test_gradients_are_the_same(change: str) -> None:
     assert difference(told_on_cpu(script), told_on_cpu(script, change)) < 1e-12
 
 
+@pytest.mark.parametrize("change", ["checkpoint=all", "checkpoint=first:2", "offload=on"])
+def test_running_statistics_are_those_of_the_unchanged_run(change: str) -> None:
+    script = SCRIPTS / "running_statistics.py"
+    assert difference(told_on_cpu(script), told_on_cpu(script, change)) < 1e-12
+
+
 def test_attention_in_one_kernel_has_the_same_gradient() -> None:
     script = SCRIPTS / "attention_values.py"
     assert difference(told_on_cpu(script), told_on_cpu(script, "sdpa=on")) < 1e-12

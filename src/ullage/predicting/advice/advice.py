@@ -92,9 +92,9 @@ class Advice(Answer):
             "verdict": self.base.verdict.value,
             "need": _peaks(self.need),
             "avoidable": [asdict(each) for each in self.need.avoidable],
-            "changes": [_trial(trial, self.facts) for trial in self.trials],
+            "changes": [_trial(trial, self.facts, self.need) for trial in self.trials],
             "not_made": [{"key": each.change.key, "name": each.change.name, "why": each.why} for each in self.not_made],
-            "best": _trial(self.best, self.facts) if self.best is not None else None,
+            "best": _trial(self.best, self.facts, self.need) if self.best is not None else None,
             "written": self.written.to_json() if self.written is not None else None,
             "option": self.axis.option if self.axis is not None else None,
             "largest": [each.to_json() for each in self.largest],
@@ -111,7 +111,7 @@ def _peaks(found: Prediction) -> dict[str, Any]:
     }
 
 
-def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
+def _trial(trial: ChangeTrial, facts: TrainingFacts, need: Prediction) -> dict[str, Any]:
     estimate = estimate_of(trial.combination, facts)
     return {
         "changes": [part.text for part in trial.combination.parts],
@@ -122,6 +122,7 @@ def _trial(trial: ChangeTrial, facts: TrainingFacts) -> dict[str, Any]:
         "problem": trial.problem,
         "added_computation": estimate.added_share,
         "host_bytes": estimate.host_bytes,
+        "pinned_host_bytes": trial.pinned_bytes(need),
         **(_peaks(trial.prediction) if trial.prediction is not None else {}),
     }
 

@@ -84,7 +84,7 @@ def _sentence(advice: Advice) -> str:
         )
         return f"{need}.{least}" if advice.is_complete else f"{need}. The search was interrupted.{least}"
     estimate = advice.estimate.text if advice.estimate is not None else ""
-    costs = f"; {estimate}" if estimate else ""
+    costs = "".join(f"; {each}" for each in (estimate, _pinned(advice, advice.best)) if each)
     gradients = advice.best.combination.gradients(advice.facts)
     interrupted = "" if advice.is_complete else " The search was interrupted, so a cheaper change may fit too."
     is_proved = advice.written is not None and advice.written.is_proved
@@ -113,6 +113,9 @@ def _sections(advice: Advice) -> Iterator[Section]:
             title="What the advised changes do",
             items=tuple(f"{part.title}: {part.change.explanation}" for part in parts),
         )
+    remarks = _remarks(advice)
+    if remarks:
+        yield Remarks(title="What else the changes do in this script", items=remarks)
     yield from _written(advice)
     if advice.need.avoidable:
         yield from _avoidable(advice)
@@ -219,11 +222,16 @@ def _change(advice: Advice, trial: ChangeTrial, base: int) -> TableRow:
             trial.combination.title,
             "" if need is None else text_of_bytes(need),
             "" if need is None else text_of_bytes(gain) if gain >= 0 else f"-{text_of_bytes(-gain)}",
-            _costs(advice, trial.combination),
+            ", ".join(each for each in (_costs(advice, trial.combination), _pinned(advice, trial)) if each),
             "fits ◀" if is_best else "fits" if trial.fits else "",
         ),
         tone=Tone.GOOD if trial.fits else Tone.PLAIN if gain > 0 else Tone.QUIET,
     )
+
+
+def _pinned(advice: Advice, trial: ChangeTrial) -> str:
+    size = trial.pinned_bytes(advice.need)
+    return f"{text_of_bytes(size)} of pinned host memory" if size else ""
 
 
 def _costs(advice: Advice, one: Combination) -> str:
@@ -235,6 +243,12 @@ def _costs(advice: Advice, one: Combination) -> str:
     if gradients is Gradients.ROUNDING:
         parts.append("same gradients up to rounding")
     return ", ".join(parts)
+
+
+def _remarks(advice: Advice) -> tuple[str, ...]:
+    changes = {part.change.key: part.change for trial in advice.trials for part in trial.combination.parts}
+    found = {each.name: each.remark_for(advice.facts) for each in changes.values() if each.remark_for is not None}
+    return tuple(f"{name}: {remark}" for name, remark in found.items() if remark)
 
 
 def _written(advice: Advice) -> Iterator[Section]:

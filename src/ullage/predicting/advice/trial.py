@@ -125,6 +125,17 @@ class ChangeTrial:
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
 
+    def pinned_bytes(self, need: Prediction) -> int:
+        """Return the bytes of pinned host memory that the changes add to those of the unchanged script's run, `need`.
+
+        Both are peaks, and include the rounding of PyTorch's allocator for pinned memory.
+        """
+        found = self.prediction
+        if found is None or found.host is None or need.host is None:
+            return 0
+        return max(0, found.host.pinned_peak_bytes - need.host.pinned_peak_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMade:
     """A change that cannot be applied to the user's script, with the reason."""

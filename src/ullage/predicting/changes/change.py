@@ -108,6 +108,11 @@ class Change:
     """
     added_flops: Callable[[TrainingFacts, str], int] | None = None
     """A function that returns the floating-point operations that the change adds to a step, or None for zero."""
+    remark_for: Callable[[TrainingFacts], str] | None = None
+    """A function that returns what else the user should know about the change in this run: sentences, or an empty text.
+
+    None if nothing is to be said for any run.
+    """
     world_size: Callable[[str], int] | None = None
     """A function that returns how many GPUs a setting needs. None if the change needs no additional GPUs."""
     excludes: frozenset[str] = frozenset()

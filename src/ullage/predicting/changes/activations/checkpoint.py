@@ -15,12 +15,14 @@ from ullage.predicting.changes.activations.block_choice import (
     setting_of,
 )
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
+from ullage.predicting.changes.copied_function import copied_into, text_of_function
 from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import CodePlace, ModelFacts, TrainingFacts
-from ullage.predicting.editing.edit import AddImport, AddKeyword, InsertAfter, NotCertain, Recipe
+from ullage.predicting.editing.edit import AddImport, AddKeyword, InsertAfter, NotCertain, Recipe, SourceEdit
 from ullage.predicting.editing.scope import free_name, parse, scope_of
 
-_SWITCH = 'gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
+_SWITCH: Final = 'gradient_checkpointing_enable(gradient_checkpointing_kwargs={{"use_reentrant": False{kept}}})'
+_KEPT: Final = "ullage.predicting.changes.activations.kept_statistics"
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
@@ -56,6 +58,7 @@ def _settings(model: ModelFacts, count: int) -> list[str]:
 
 def _checkpoint(applied: AppliedChange, module: Any) -> None:
     from ullage.predicting.changes.training import model_structure
+    from ullage.predicting.changes.training.repeated_effects import tracks_statistics
 
     model, _, is_compiled = model_structure.unwrapped(module)
     if is_compiled or model_structure.has_compiled_part(model):
@@ -72,9 +75,10 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
     except UsageError as error:
         applied.refuse(str(error))
         return
+    keeps = any(tracks_statistics(part) for each in lists for block in each.modules for part in block.modules())
     _, inner = model_structure.transformers_in(model)
     if inner is not None:
-        if not _switch_on(inner, lists, chosen):
+        if not _switch_on(inner, lists, chosen, _context_for(inner) if keeps else {}):
             applied.refuse(f"{type(model).__name__} cannot checkpoint single blocks")
             return
     else:
@@ -83,12 +87,19 @@ def _checkpoint(applied: AppliedChange, module: Any) -> None:
         for number, place in chosen:
             block = lists[number].modules[place]
             function = torch.utils.checkpoint.checkpoint
-            block.forward = functools.partial(function, block.forward, use_reentrant=False)
+            given = _context_for(block) if keeps else {}
+            block.forward = functools.partial(function, block.forward, use_reentrant=False, **given)
     applied.took_effect(len(chosen))
     applied.loop.refusals.pop(applied.text, None)
 
 
-def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
+def _context_for(module: Any) -> dict[str, Any]:
+    from ullage.predicting.changes.activations.kept_statistics import kept_statistics
+
+    return {"context_fn": functools.partial(kept_statistics, module)}
+
+
+def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]], given: dict[str, Any]) -> bool:
     from ullage.predicting.changes.training.model_structure import has_switch
 
     others = [
@@ -99,7 +110,7 @@ def _switch_on(model: Any, lists: Any, chosen: list[tuple[int, int]]) -> bool:
     ]
     if not getattr(model, "supports_gradient_checkpointing", False) or not all(map(has_switch, others)):
         return False
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **given})
     for block in others:
         block.gradient_checkpointing = False
     return True
@@ -122,6 +133,18 @@ def _added_flops(facts: TrainingFacts, setting: str) -> int:
     )
 
 
+def _repeated_effect(facts: TrainingFacts) -> str:
+    return facts.model.repeated_effect if facts.model is not None else ""
+
+
+def _remark_for(facts: TrainingFacts) -> str:
+    if effect := _repeated_effect(facts):
+        return f"{effect}; the recomputation does so again, which may alter training results"
+    if facts.model is not None and _keeps(facts.model):
+        return "the recomputation leaves running statistics as the forward pass has set them"
+    return ""
+
+
 # ---- source code
 
 
@@ -129,7 +152,8 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     model, call = facts.model, facts.loop.library_call
     if model is None:
         return Recipe(snippet="model.gradient_checkpointing_enable()")
-    if setting == ALL and facts.loop.library == "transformers" and call is not None:
+    keeps = _keeps(model)
+    if setting == ALL and facts.loop.library == "transformers" and call is not None and not keeps:
         values = {"gradient_checkpointing": "True", "gradient_checkpointing_kwargs": '{"use_reentrant": False}'}
         keywords = tuple(
             AddKeyword(file=call.place.file, line=call.place.line, function=call.function, keyword=name, value=value)
@@ -137,14 +161,30 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
         )
         given = ", ".join(f"{name}={value}" for name, value in values.items())
         return Recipe(snippet=f"{call.function}(..., {given})", edits=keywords)
+    function = text_of_function(_KEPT) if keeps else ""
     known = next((each for each in model.names if each.assigned is not None), None)
     if known is None or known.assigned is None:
-        return Recipe(snippet=_lines_for(model, "model", setting, "block"))
+        return Recipe(snippet=_joined(function, _lines_for(model, "model", setting, "block")))
     text = _lines_for(model, known.name, setting, _block_name(known.assigned))
     file, line = known.assigned.file, known.assigned.line
-    imports = () if model.transformers_path is not None else ("import functools", "import torch.utils.checkpoint")
-    added = [AddImport(file=file, text=each) for each in imports]
-    return Recipe(snippet=text, edits=(InsertAfter(file=file, line=line, text=text), *added))
+    inserted = InsertAfter(file=file, line=line, text=text)
+
+    def edits() -> list[SourceEdit]:
+        imports = ["import functools"] if keeps or model.transformers_path is None else []
+        imports += ["import torch.utils.checkpoint"] if model.transformers_path is None else []
+        if not keeps:
+            return [inserted, *(AddImport(file=file, text=each) for each in imports)]
+        return [inserted, *copied_into(file, function, ["import contextlib", *imports, "import torch"])]
+
+    return Recipe.placed(_joined(function, text), edits)
+
+
+def _keeps(model: ModelFacts) -> bool:
+    return any(each.has_statistics for each in model.block_lists)
+
+
+def _joined(function: str, text: str) -> str:
+    return f"{function}\n\n\n{text}" if function else text
 
 
 def _block_name(place: CodePlace) -> str:
@@ -157,15 +197,17 @@ def _block_name(place: CodePlace) -> str:
 def _lines_for(model: ModelFacts, name: str, setting: str, block: str) -> str:
     lists = [(each.path, each.count) for each in model.block_lists]
     if model.transformers_path is None:
+        kept = f", context_fn=functools.partial(kept_statistics, {block})" if _keeps(model) else ""
         return (
             f"for {block} in {expression(name, setting, lists)}:\n"
             f"    {block}.forward = functools.partial(\n"
-            f"        torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False\n    )"
+            f"        torch.utils.checkpoint.checkpoint, {block}.forward, use_reentrant=False{kept}\n    )"
         )
     whole = f"{name}.{model.transformers_path}" if model.transformers_path else name
     chosen = set(positions(setting, lists))
     others = [each for each in positions(ALL, lists) if each not in chosen]
-    switch = f"{whole}.{_SWITCH}"
+    kept = f', "context_fn": functools.partial(kept_statistics, {whole})' if _keeps(model) else ""
+    switch = f"{whole}.{_SWITCH.format(kept=kept)}"
     if not others:
         return switch
     rest = expression(name, setting_of(others, lists), lists)
@@ -179,6 +221,8 @@ CHANGE: Final = Change(
     gradients=Gradients.SAME,
     explanation="the chosen blocks keep only their inputs for the backward pass, which recomputes their activations",
     title_for=_title_for,
+    gradients_for=lambda facts: Gradients.UNKNOWN if _repeated_effect(facts) else Gradients.SAME,
+    remark_for=_remark_for,
     settings_for=_settings_for,
     added_flops=_added_flops,
     install=lambda applied: applied.loop.before_first_forward.append(lambda module, _: _checkpoint(applied, module)),

@@ -3,11 +3,18 @@
 from typing import Any, Final
 
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
+from ullage.predicting.changes.copied_function import copied_into, text_of_function
 from ullage.predicting.changes.source import around_forward
 from ullage.predicting.changes.training.facts import TrainingFacts
-from ullage.predicting.editing.edit import Recipe
+from ullage.predicting.editing.edit import Recipe, SourceEdit
 
-_HEADER: Final = "with torch.autograd.graph.save_on_cpu(pin_memory=True):"
+_HEADER: Final = "with saved_on_host():"
+_MODULE: Final = "ullage.predicting.changes.activations.saved_on_host"
+_IMPORTS: Final = (
+    "import weakref",
+    "import torch",
+    "from torch.multiprocessing.reductions import StorageWeakRef",
+)
 
 
 def _settings_for(facts: TrainingFacts) -> Applicable:
@@ -19,12 +26,14 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
 
 
 def _install(applied: AppliedChange) -> None:
+    from ullage.predicting.changes.activations.saved_on_host import saved_on_host
+
     loop = applied.loop
     entered: list[Any] = []
 
     def enter(module: object, frame: object) -> None:
         if not entered:
-            entered.append(loop.torch.autograd.graph.save_on_cpu(pin_memory=loop.torch.cuda.is_available()))
+            entered.append(saved_on_host())
             entered[0].__enter__()
             applied.took_effect()
 
@@ -37,10 +46,18 @@ def _install(applied: AppliedChange) -> None:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
-    snippet = f"{_HEADER}\n    loss = ...  # the forward pass and the loss, not the backward pass"
+    function = text_of_function(_MODULE)
+    lines = "    loss = ...  # the forward pass and the loss, not the backward pass"
+    snippet = "\n".join((*_IMPORTS, "", "", function, "", "", _HEADER, lines))
     if facts.loop.library:
         return Recipe(snippet=snippet)
-    return Recipe.placed(snippet, lambda: around_forward(facts, _HEADER))
+
+    def edits() -> list[SourceEdit]:
+        wraps = around_forward(facts, _HEADER)
+        files = dict.fromkeys(each.file for each in wraps)
+        return [*wraps, *(edit for file in files for edit in copied_into(file, function, _IMPORTS))]
+
+    return Recipe.placed(snippet, edits)
 
 
 CHANGE: Final = Change(
@@ -49,8 +66,8 @@ CHANGE: Final = Change(
     cost=ChangeCost.TIME,
     gradients=Gradients.SAME,
     explanation=(
-        "tensors that the forward pass saves for the backward pass are copied to host memory, and back "
-        "when they are needed"
+        "tensors that the forward pass saves for the backward pass, apart from parameters, are copied to host memory, "
+        "and back when they are needed"
     ),
     settings_for=_settings_for,
     install=_install,

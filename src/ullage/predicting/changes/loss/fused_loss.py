@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from ullage.gpu.tracing.source import is_users
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
+from ullage.predicting.changes.copied_function import copied_into, text_of_function
 from ullage.predicting.changes.source import source_of
 from ullage.predicting.changes.training.facts import LossFacts, ModelFacts, TrainingFacts
 from ullage.predicting.editing.edit import (
     AddImport,
     InsertAfter,
-    InsertBefore,
     NotCertain,
     Recipe,
     ReplaceCall,
@@ -168,7 +168,7 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
     if setting == _LIGER:
         return _liger_recipe(facts.model)
-    function = _function_text().replace(f"rows={_ROWS}", f"rows={setting}")
+    function = text_of_function(_MODULE).replace(f"rows={_ROWS}", f"rows={setting}")
     snippet = f"{function}\n\n\nloss = {_NAME}(logits, targets)"
     try:
         return Recipe(snippet=snippet, edits=tuple(_edits(facts, function)))
@@ -195,33 +195,16 @@ def _liger_recipe(model: ModelFacts | None) -> Recipe:
     )
 
 
-def _function_text() -> str:
-    spec = importlib.util.find_spec(_MODULE)
-    text = source_of(spec.origin or "") if spec is not None else ""
-    [function] = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
-    lines = text.splitlines()[function.lineno - 1 : function.end_lineno]
-    return "\n".join(line.partition("  # ")[0] for line in lines)
-
-
 def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
     large = [each for each in _large(facts) if each.is_users and each.rows > _ROWS]
     edits: list[SourceEdit] = []
     for file in {each.place.file for each in large}:
-        edits.append(InsertBefore(file=file, line=_first_behind_imports(file), text=f"{function}\n\n"))
-        edits += [AddImport(file=file, text=text) for text in ("import torch", "import torch.utils.checkpoint")]
+        edits += copied_into(file, function, ("import torch", "import torch.utils.checkpoint"))
     edits += [
         ReplaceCall(file=each.place.file, line=each.place.line, function="cross_entropy", replacement=_NAME)
         for each in large
     ]
     return edits
-
-
-def _first_behind_imports(file: str) -> int:
-    for statement in parse(source_of(file)).body:
-        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        if not is_text and not isinstance(statement, ast.Import | ast.ImportFrom):
-            return statement.lineno
-    raise NotCertain("the file contains only imports")
 
 
 CHANGE: Final = Change(

@@ -54,6 +54,8 @@ class BlockList:
     """The floating-point operations of each block's forward pass. Empty if they were not counted."""
     has_switch: bool = False
     """Whether every block in the list has transformers' own switch for activation checkpointing."""
+    has_statistics: bool = False
+    """Whether the forward pass of a block updates running statistics, as BatchNorm does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,11 @@ class ModelFacts:
     is_compiled: bool = False
     batch_norms: int = 0
     """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
+    repeated_effect: str = ""
+    """Why a second forward pass of a block is not the same as the first: one sentence without a full stop.
+
+    Empty if it is the same, apart from running statistics.
+    """
     wrapper: str = ""
     """The class name of the wrapper around the model, such as "DistributedDataParallel"."""
 

@@ -38,6 +38,7 @@ from ullage.predicting.changes.training.facts import (
 )
 from ullage.predicting.changes.training.known_names import names_of, place_of, users_frame, users_frames
 from ullage.predicting.changes.training.loss_form import LossWatch
+from ullage.predicting.changes.training.repeated_effects import RepeatedEffects, tracks_statistics
 from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.predicting.changes.training.training_loop import TrainingLoop
 from ullage.predicting.changes.training.wrapping import PLACES, watch_calls
@@ -79,6 +80,7 @@ class Gatherer:
         self._forward_places: list[CodePlace] = []
         self._is_partly_elsewhere = False
         self._losses_seen = LossWatch()
+        self._repeated_effect = ""
 
     def install(self) -> None:
         """Install the hooks that collect facts about training. Call this right after torch is imported."""
@@ -140,6 +142,7 @@ class Gatherer:
                     count=len(each.modules),
                     parameter_bytes=model_structure.parameter_bytes(each.modules[0]),
                     has_switch=all(model_structure.has_switch(block) for block in each.modules),
+                    has_statistics=any(tracks_statistics(part) for block in each.modules for part in block.modules()),
                 )
                 for each in blocks
             ],
@@ -163,14 +166,16 @@ class Gatherer:
 
     @contextmanager
     def _around_block(
-        self, key: tuple[int, int], block: "weakref.ref[nn.Module]", module: nn.Module
+        self, key: tuple[int, int], block: "weakref.ref[nn.Module]", module: nn.Module, arguments: tuple[Any, ...]
     ) -> Iterator[Callable[[Any], None]]:
         if self._is_over or not self._passes or block() is not module:
             yield lambda output: None
             return
         start, flops = self._journal.length(), self._loop.flops_now() if self._loop.flops_now else 0
+        effects = RepeatedEffects(module, arguments)
 
         def tell(output: Any) -> None:
+            self._repeated_effect = self._repeated_effect or effects.found()
             current = self._passes[-1]
             outputs = tuple(addresses(tensors_in(output)))
             current.spans.setdefault(key, BlockSpan(start=start, end=self._journal.length(), outputs=outputs))
@@ -351,7 +356,8 @@ class Gatherer:
                 flops_by_block=flops,
             )
             lists.append(figures)
-        return replace(facts, block_lists=lists, scores=self._scores(entries, last))
+        scores = self._scores(entries, last)
+        return replace(facts, block_lists=lists, scores=scores, repeated_effect=self._repeated_effect)
 
     def _scores(self, entries: Entries, last: _SeenPass) -> CodePlace | None:
         if not self._journal.stacks.are_recorded:

@@ -31,6 +31,11 @@ module.
 """
 AroundStep = Callable[[Optimizer, Callable[[], Any]], Any]
 """A function that takes an optimizer and its `step` method, runs the step, and returns the result."""
+AroundBlock = Callable[[nn.Module, tuple[Any, ...]], AbstractContextManager[Callable[[Any], None]]]
+"""A function that takes a module and the positional arguments of its call, and returns a context manager.
+
+The context manager yields a function that is called with the module's output.
+"""
 _CREATES_GRAPH = 3  # the index of create_graph among the arguments of autograd's engine
 
 
@@ -65,11 +70,8 @@ class TrainingLoop:
         self.optimizer_made: list[Callable[[Optimizer], None]] = []
         self.around_step: list[AroundStep] = []
         """Functions that run an optimizer's step. Register them before the script creates its first optimizer."""
-        self.watched: dict[int, Callable[[nn.Module], AbstractContextManager[Callable[[Any], None]]]] = {}
-        """Maps the `id` of a module to a context manager that surrounds the module's call.
-
-        The context manager yields a function that is called with the module's output.
-        """
+        self.watched: dict[int, AroundBlock] = {}
+        """Maps the `id` of a module to a function that returns a context manager around the module's call."""
         self.arguments: tuple[Any, ...] = ()
         """The arguments with which the script calls the module."""
         self._seen: dict[int, weakref.ref[nn.Module]] = {}
@@ -108,7 +110,7 @@ class TrainingLoop:
             if is_compiling():
                 return original(module, *arguments, **keywords)
             if self.is_forward and id(module) in watched and threading.get_ident() == self._main_thread:
-                with watched[id(module)](module) as tell:
+                with watched[id(module)](module, arguments) as tell:
                     output = original(module, *arguments, **keywords)
                     tell(output)
                 return output
