@@ -131,7 +131,10 @@ OPTIMIZER = (
     ),
     Advice(
         name="Adafactor",
-        verdict="Saves both states, like SGD. It is a different optimizer, too.",
+        verdict=(
+            "Saves nearly all of both states here, because the parameters of GPT-2 are matrices. For convolutions, "
+            "it saves less (see below). It is a different optimizer, too."
+        ),
         changes={"optimizer_of": optimizer("Adafactor")},
         holds=lambda own, none: own.allocated < none.allocated,
         is_timed=True,
@@ -140,7 +143,7 @@ OPTIMIZER = (
         name="`AdamW(foreach=False)`",
         verdict=(
             "No effect here, because the peak is not in the optimizer step. If it is, foreach's lists "
-            "of temporary tensors take a copy of the parameters."
+            "of temporary tensors take one copy of the parameters (other optimizers: none to three, see below)."
         ),
         changes={"optimizer_of": optimizer("AdamW", foreach=False)},
         holds=is_same,

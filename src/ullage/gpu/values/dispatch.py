@@ -46,6 +46,10 @@ _BEFORE_PYTHON: Final = (
 _MANY: Final = 400
 
 
+Listener = Callable[[Any, Sequence[Any], Mapping[str, Any]], Callable[[Any], None]]
+"""A function that gets an operator and its arguments, and returns a function that gets the operator's result."""
+
+
 class Watch(ABC):
     """The base class for interception.
 
@@ -58,11 +62,8 @@ class Watch(ABC):
         self._registered: set[str] = set()
         self.has_ended = False
         """Whether interception has ended."""
-        self.listener: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
-        """A function that is called with each operator that uses GPU memory, and its arguments.
-
-        Set it before `install`.
-        """
+        self.listener: Listener | None = None
+        """A function that is called before each operator that uses GPU memory. Set it before `install`."""
 
     @abstractmethod
     def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -145,8 +146,10 @@ class Watch(ABC):
             return see
 
         def tell_and_see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-            listener(operator, arguments, keywords)
-            return see(keyset, operator, *arguments, **keywords)
+            hear_result = listener(operator, arguments, keywords)
+            result = see(keyset, operator, *arguments, **keywords)
+            hear_result(result)
+            return result
 
         return tell_and_see
 

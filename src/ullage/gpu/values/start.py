@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -14,7 +14,7 @@ from ullage.gpu.tracing.journal.host import resident
 from ullage.gpu.values.choice import ValuesChoice
 from ullage.gpu.values.computation import Computation
 from ullage.gpu.values.content import KEY, BlockContents, EmulatedDriver, UnseenWrites
-from ullage.gpu.values.dispatch import is_thread_seen
+from ullage.gpu.values.dispatch import Listener, is_thread_seen
 from ullage.gpu.values.evaluation import Evaluation
 from ullage.gpu.values.hidden_frames import hide_own_frames
 from ullage.gpu.values.interception import Interception
@@ -86,13 +86,12 @@ class Values:
         self.choice, self.has_stopped = choice, True
         self.reads.missed = missed
 
-    def listen(
-        self, hear: Callable[[Any, Sequence[Any], Mapping[str, Any]], None], used: Callable[[torch.Tensor], None]
-    ) -> None:
+    def listen(self, hear: Listener, used: Callable[[torch.Tensor], None]) -> None:
         """Set two functions that ullage calls when the script uses GPU tensors. Set them before CUDA is initialised.
 
         Args:
-            hear: a function that gets each intercepted operator and the operator's arguments.
+            hear: a function that gets each intercepted operator and the operator's arguments, and returns a function
+                that gets the operator's result.
             used: a function that gets each tensor that a GPU kernel outside PyTorch's operators uses.
         """
         self._interception.listener = hear

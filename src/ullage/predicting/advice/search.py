@@ -116,18 +116,20 @@ class AdviceSearch:
                 trial = without
         return trial
 
-    # The mildest setting with which the script fits is found by bisection.
+    # The mildest setting with which the script fits. Two runs at a time split the settings into three parts.
     def _milder(self, trial: ChangeTrial) -> ChangeTrial:
         for part in trial.combination.parts:
             settings = self.settings[part.change.key]
             low, high = 0, settings.index(part)
             while low < high:
-                middle = (low + high) // 2
-                [milder] = self._try([trial.combination.with_part(settings[middle])])
-                if milder.fits:
-                    trial, high = milder, middle
-                else:
-                    low = middle + 1
+                third = (high - low) // 3
+                numbers = sorted({low + third, high - 1 - third})
+                tried = self._try([trial.combination.with_part(settings[number]) for number in numbers])
+                for number, milder in zip(numbers, tried, strict=True):
+                    if milder.fits:
+                        trial, high = milder, number
+                        break
+                    low = number + 1
         return trial
 
     def _gain(self, one: Combination) -> int:

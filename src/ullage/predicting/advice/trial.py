@@ -124,7 +124,6 @@ class ChangeTrial:
         found = self.prediction
         return None if found is None or found.oom is not None or self.problem else found.interval_bytes[1]
 
-
     def pinned_bytes(self, need: Prediction) -> int:
         """Return the bytes of pinned host memory that the changes add to those of the unchanged script's run, `need`.
 

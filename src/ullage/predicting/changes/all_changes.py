@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ullage.base.errors import UsageError, quoted
-from ullage.predicting.changes import allocator_setting, autocast, count_flops, fully_shard, held_over
+from ullage.predicting.changes import (
+    adapter_dtype,
+    allocator_setting,
+    autocast,
+    autocast_cache,
+    count_flops,
+    fully_shard,
+    held_over,
+)
 from ullage.predicting.changes.accumulation import accumulate
 from ullage.predicting.changes.activations import checkpoint, offload, sdpa
 from ullage.predicting.changes.change import AppliedChange, Change
@@ -26,6 +34,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     allocator_setting.EXPANDABLE_SEGMENTS,
     allocator_setting.LARGE_BLOCKS,
     zeroed_gradients.CHANGE,
+    autocast_cache.CHANGE,
     optimizer_default.FUSED,
     optimizer_default.FOR_LOOP,
     sdpa.CHANGE,
@@ -35,6 +44,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     offload.CHANGE,
     accumulate.CHANGE,
     autocast.CHANGE,
+    adapter_dtype.CHANGE,
     eight_bit_optimizer.CHANGE,
     fully_shard.CHANGE,
 )

@@ -36,7 +36,7 @@ class Net(nn.Module):
 
 
 net = Net().to("cuda")
-net.second[2].norm.train(False)
+net.second[2].norm.eval()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(3):
     loss = net(torch.rand(4, 3, 8, 8, device="cuda")).square().mean()

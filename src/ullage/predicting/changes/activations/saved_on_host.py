@@ -6,7 +6,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
-class saved_on_host(torch.autograd.graph.saved_tensors_hooks):  # noqa: N801  a context manager
+class saved_on_host(torch.autograd.graph.saved_tensors_hooks):
     """Keep the tensors that autograd saves for the backward pass in host memory.
 
     Parameters stay where they are. A tensor that several operators save is copied once.

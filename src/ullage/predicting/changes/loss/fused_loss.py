@@ -1,15 +1,16 @@
-"""Compute the loss without storing the log-softmax of all rows: in chunks, or with Liger-Kernel."""
+"""Compute the loss without storing the logits or log-softmax of all rows: in chunks, by PyTorch or by Liger-Kernel."""
 
-# Settings: "liger" for transformers models if Liger-Kernel is installed; a number of rows for a script that calls
-# `torch.nn.functional.cross_entropy` itself. As source code, the first is a call after the line that makes the model.
-# The second is a short function in the script that replaces the script's calls of cross_entropy.
+# Settings: a number of rows for a script that calls `torch.nn.functional.cross_entropy` itself; "linear:PATH" if torch
+# has `linear_cross_entropy` (2.13 and later) and the linear layer at this path computes the logits; otherwise "liger"
+# for transformers models if Liger-Kernel is installed. As source code, the first is a short function in the script that
+# replaces the script's calls of cross_entropy. The others are a call after the line that makes the model.
 
 import ast
 import functools
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from ullage.gpu.tracing.source import is_users
 from ullage.predicting.changes.change import Applicable, AppliedChange, Change, ChangeCost, Gradients
 from ullage.predicting.changes.copied_function import copied_into, text_of_function
 from ullage.predicting.changes.source import source_of
-from ullage.predicting.changes.training.facts import LossFacts, ModelFacts, TrainingFacts
+from ullage.predicting.changes.training.facts import LinearHead, LossFacts, ModelFacts, TrainingFacts
 from ullage.predicting.editing.edit import (
     AddImport,
     InsertAfter,
@@ -29,11 +30,13 @@ from ullage.predicting.editing.edit import (
 from ullage.predicting.editing.scope import parse
 
 _LIGER: Final = "liger"
+_LINEAR: Final = "linear:"
 # The number of rows of logits in one chunk.
 _ROWS: Final = 1024
 # With fewer logits than this, computing the loss in chunks saves too little.
 _LARGE: Final = 1 << 20
 _MODULE: Final = "ullage.predicting.changes.loss.chunked_cross_entropy"
+_LATER: Final = "ullage.predicting.changes.loss.later_logits"
 _NAME: Final = "chunked_cross_entropy"
 # With this argument, Liger-Kernel's functions replace a model's loss.
 _LIGER_LOSS: Final = "fused_linear_cross_entropy"
@@ -45,11 +48,26 @@ def _settings_for(facts: TrainingFacts) -> Applicable:
     if not large:
         return Applicable(why_not="the script computes no cross entropy of large logits")
     settings = [str(_ROWS)] if any(each.is_users and each.rows > _ROWS for each in large) else []
-    if _liger_for(facts.model) is not None:
+    head = _head_for(large, facts.model)
+    if head is not None:
+        settings.append(f"{_LINEAR}{head.path}")
+    elif _liger_for(facts.model) is not None:
         settings.append(_LIGER)
     if settings:
         return Applicable(settings=settings)
     return Applicable(why_not=_reason(large[0], facts))
+
+
+# Below these sizes, PyTorch's documentation says that the whole logits take less.
+def _head_for(losses: Sequence[LossFacts], model: ModelFacts | None) -> LinearHead | None:
+    if model is None or model.is_compiled:
+        return None
+    found = [
+        head
+        for head in model.heads
+        if any(loss.classes == head.classes and loss.rows >= head.width and not loss.is_smoothed for loss in losses)
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _large(facts: TrainingFacts) -> list[LossFacts]:
@@ -67,7 +85,9 @@ def _reason(loss: LossFacts, facts: TrainingFacts) -> str:
 
 
 def _install(applied: AppliedChange) -> None:
-    if applied.setting == _LIGER:
+    if applied.setting.startswith(_LINEAR):
+        applied.loop.before_first_forward.append(lambda module, frame: _apply_linear(applied, module))
+    elif applied.setting == _LIGER:
         applied.loop.before_first_forward.append(lambda module, frame: _apply_liger(applied, module))
     else:
         _install_chunks(applied)
@@ -94,6 +114,26 @@ def _install_chunks(applied: AppliedChange) -> None:
         return chunked(source, target, rows=rows, **keywords)
 
     functional.cross_entropy = cross_entropy
+
+
+def _apply_linear(applied: AppliedChange, module: Any) -> None:
+    from ullage.predicting.changes.training import model_structure
+
+    if not hasattr(applied.loop.torch.nn, "LinearCrossEntropyOptions"):
+        applied.refuse("this version of PyTorch has no linear_cross_entropy with options; torch 2.13 and later have it")
+        return
+    from ullage.predicting.changes.loss.later_logits import LaterLogits
+
+    model, _, _ = model_structure.unwrapped(module)
+    path = applied.setting.removeprefix(_LINEAR)
+    head = dict(model.named_modules()).get(path)
+    if not isinstance(head, applied.loop.torch.nn.Linear):
+        if not applied.loop.effects[applied.text]:  # a step may call several modules
+            applied.refuse(f"{path} is not a linear layer of {type(model).__name__}")
+        return
+    LaterLogits.in_training(head)  # type: ignore[no-untyped-call]
+    applied.took_effect()
+    applied.loop.refusals.pop(applied.text, None)
 
 
 def _apply_liger(applied: AppliedChange, module: Any) -> None:
@@ -166,6 +206,8 @@ def _switches_of(function: ast.FunctionDef) -> tuple[str, ...]:
 
 
 def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
+    if setting.startswith(_LINEAR):
+        return _linear_recipe(facts.model, setting.removeprefix(_LINEAR))
     if setting == _LIGER:
         return _liger_recipe(facts.model)
     function = text_of_function(_MODULE).replace(f"rows={_ROWS}", f"rows={setting}")
@@ -174,6 +216,24 @@ def _recipe_for(facts: TrainingFacts, setting: str) -> Recipe:
         return Recipe(snippet=snippet, edits=tuple(_edits(facts, function)))
     except NotCertain:
         return Recipe(snippet=snippet)
+
+
+def _linear_recipe(model: ModelFacts | None, path: str) -> Recipe:
+    function = text_of_function(_LATER)
+    known = next((each for each in (model.names if model else ()) if each.assigned is not None), None)
+    name = known.name if known is not None else "model"
+    text = f"LaterLogits.in_training({_module_at(name, path)})"
+    snippet = f"import torch\n\n\n{function}\n\n\n{text}"
+    if known is None or known.assigned is None:
+        return Recipe(snippet=snippet)
+    inserted = InsertAfter(file=known.assigned.file, line=known.assigned.line, text=text)
+    return Recipe.placed(snippet, lambda: [inserted, *copied_into(inserted.file, function, ("import torch",))])
+
+
+def _module_at(name: str, path: str) -> str:
+    if all(part.isidentifier() for part in path.split(".")):
+        return f"{name}.{path}"
+    return f'{name}.get_submodule("{path}")'
 
 
 def _liger_recipe(model: ModelFacts | None) -> Recipe:
@@ -207,13 +267,19 @@ def _edits(facts: TrainingFacts, function: str) -> list[SourceEdit]:
     return edits
 
 
+def _title_for(setting: str) -> str:
+    if setting.startswith(_LINEAR):
+        return "PyTorch's linear_cross_entropy"
+    return "Liger-Kernel's fused loss" if setting == _LIGER else "chunked loss"
+
+
 CHANGE: Final = Change(
     key="fused_loss",
     name="chunked loss",
-    title_for=lambda setting: "Liger-Kernel's fused loss" if setting == _LIGER else "chunked loss",
+    title_for=_title_for,
     cost=ChangeCost.TIME,
     gradients=Gradients.ROUNDING,
-    explanation="the log-softmax of the logits is computed for some rows at a time, and never stored for all rows",
+    explanation="the loss is computed for some rows of logits at a time, and the log-softmax is never stored for all",
     settings_for=_settings_for,
     install=_install,
     recipe_for=_recipe_for,

@@ -59,6 +59,18 @@ class BlockList:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinearHead:
+    """A linear layer of a model that may compute the logits."""
+
+    path: str
+    """The path of the layer in the model, such as "lm_head"."""
+    width: int
+    """The size of the layer's input."""
+    classes: int
+    """The size of the layer's output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """The trained model: the module whose call starts the forward pass."""
 
@@ -90,6 +102,8 @@ class ModelFacts:
     is_compiled: bool = False
     batch_norms: int = 0
     """The number of modules that use statistics of the whole batch in training, such as BatchNorm."""
+    heads: list[LinearHead] = field(default_factory=list)
+    """The linear layers whose output is wider than their input, if PyTorch has `linear_cross_entropy` with options."""
     repeated_effect: str = ""
     """Why a second forward pass of a block is not the same as the first: one sentence without a full stop.
 
@@ -150,6 +164,8 @@ class LossFacts:
     classes: int
     dtype: str
     ignore_index: int = IGNORED
+    is_smoothed: bool = False
+    """Whether the call has label smoothing or weights of classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +213,14 @@ class LoopFacts:
     """The number of backward passes per optimizer step."""
     autocast: str | None = None
     """The data type of `torch.autocast` in the forward pass, such as "bfloat16", or None without autocast."""
+    autocast_entered: CodePlace | None = None
+    """The line of the user's code that first enters `torch.autocast`, or calls the library that does."""
+    autocast_caches: bool = True
+    """Whether autocast keeps cast weights until its context ends."""
+    adapters_made: CodePlace | None = None
+    """The line of the user's code that calls PEFT's `get_peft_model`."""
+    has_wide_adapters: bool = False
+    """Whether the model has trained adapters of PEFT in float32, and frozen weights mostly of 16 bits."""
     has_scaler: bool = False
     clips_gradients: bool = False
     clip: CodePlace | None = None

@@ -41,7 +41,7 @@ from ullage.predicting.changes.training.loss_form import LossWatch
 from ullage.predicting.changes.training.repeated_effects import RepeatedEffects, tracks_statistics
 from ullage.predicting.changes.training.saved_bytes import BlockSpan, largest_of, left_by
 from ullage.predicting.changes.training.training_loop import TrainingLoop
-from ullage.predicting.changes.training.wrapping import PLACES, watch_calls
+from ullage.predicting.changes.training.wrapping import PLACES, adapter_calls, watch_calls
 from ullage.training.ownership.storage import addresses, tensors_in
 
 _IMPLEMENTATIONS = ("foreach", "fused")
@@ -101,8 +101,14 @@ class Gatherer:
         self._wrap(torch.nn.functional, "cross_entropy", self._cross_entropy)
         self._watch_checkpoints()
         self._losses_seen.install()
+        adapter_calls(self._adapters_made)
         for library, (_, function, _) in PLACES.items():
             watch_calls(library, functools.partial(self._library_called, library, function))
+
+    def _adapters_made(self, keywords: dict[str, Any]) -> None:
+        frame = users_frame()
+        if frame is not None:
+            self._note(adapters_made=place_of(frame))
 
     def _wrap(self, owner: Any, name: str, before: Callable[..., None]) -> None:
         original = getattr(owner, name)
@@ -154,8 +160,10 @@ class Gatherer:
             model_type=str(getattr(config, "model_type", "") or ""),
             is_compiled=is_compiled or model_structure.has_compiled_part(model),
             batch_norms=model_structure.batch_norms_of(model),
+            heads=model_structure.heads_of(model),
             wrapper=wrapper,
         )
+        self._note(has_wide_adapters=model_structure.has_wide_adapters(model))
         if self._model is None or facts.parameter_bytes > self._model.parameter_bytes:
             self._model = facts
             self._loop.watched.clear()
@@ -268,6 +276,9 @@ class Gatherer:
             self._note(autocast=name)
 
     def _autocast_entered(self, context: Any) -> None:
+        frame = users_frame()
+        if context._enabled and context.device == "cuda" and self._found.autocast_entered is None and frame is not None:
+            self._note(autocast_entered=place_of(frame), autocast_caches=bool(context._cache_enabled))
         if self._loop.is_forward and context._enabled and context.device == "cuda" and self._found.autocast is None:
             self._note(autocast=str(context.fast_dtype).removeprefix("torch."))
 
@@ -316,6 +327,7 @@ class Gatherer:
                 classes=int(classes),
                 dtype=str(source.dtype).removeprefix("torch."),
                 ignore_index=int(keywords.get("ignore_index", IGNORED)),
+                is_smoothed=bool(keywords.get("label_smoothing")) or keywords.get("weight") is not None,
             )
         if self._batch and self._steps == 0:
             self._batch = merged(self._batch, sharing(frame, target))

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from ullage.predicting.changes.training.facts import LinearHead
+
 _WRAPPERS = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "OptimizedModule"})
 _LEAST_BLOCKS = 2
 
@@ -117,7 +119,31 @@ def dtypes_of(module: nn.Module) -> list[str]:
     return [name for name, _ in found.most_common()]
 
 
+def has_wide_adapters(model: nn.Module) -> bool:
+    """Return whether a model has trained layers of PEFT in float32, and frozen weights mostly of 16 bits."""
+    frozen: Counter[int] = Counter()
+    for parameter in model.parameters():
+        if not parameter.requires_grad and parameter.is_floating_point():
+            frozen[parameter.element_size()] += parameter.numel()
+    is_narrow = bool(frozen) and frozen.most_common(1)[0][0] == 2
+    layers = (each for each in model.modules() if type(each).__module__.startswith("peft.tuners."))
+    return is_narrow and any(
+        parameter.requires_grad and parameter.element_size() == 4 for each in layers for parameter in each.parameters()
+    )
+
+
 def batch_norms_of(model: nn.Module) -> int:
     """Return the number of modules that normalise with statistics of the whole batch, such as BatchNorm."""
     norm = nn.modules.batchnorm._BatchNorm
     return sum(isinstance(module, norm) and module.training for module in model.modules())
+
+
+def heads_of(model: nn.Module) -> list[LinearHead]:
+    """Return the linear layers for which PyTorch's `linear_cross_entropy` may save memory. Torch 2.13 introduced it."""
+    if not hasattr(nn, "LinearCrossEntropyOptions"):
+        return []
+    return [
+        LinearHead(path=path, width=module.in_features, classes=module.out_features)
+        for path, module in model.named_modules()
+        if type(module) is nn.Linear and module.out_features > module.in_features
+    ]

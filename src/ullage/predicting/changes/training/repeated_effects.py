@@ -48,11 +48,12 @@ class RepeatedEffects:
     def _random_states(self) -> dict[str, Any]:
         found: dict[str, Any] = {"Python's random module": random.getstate()}
         if "numpy.random" in sys.modules:
-            kind, key, *rest = sys.modules["numpy.random"].get_state()
-            found["numpy.random"] = (kind, key.tobytes(), *rest)
+            state = sys.modules["numpy.random"].get_state(legacy=False)["state"]
+            found["numpy.random"] = [each.tobytes() if hasattr(each, "tobytes") else each for each in state.values()]
         for number, each in enumerate(self._generators):
-            found["a torch.Generator" + f" ({number + 1})" * bool(number)] = each.get_state().numpy().tobytes()
-        if not self._has_gpu_argument and torch.cuda.is_initialized():
+            found["a torch.Generator" + f" ({number + 1})" * bool(number)] = each.get_state().tolist()
+        is_known = torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+        if not self._has_gpu_argument and is_known:
             generator = torch.cuda.default_generators[torch.cuda.current_device()]
             found["the GPU's generator, and none of its positional arguments is on the GPU"] = generator.get_offset()
         return found

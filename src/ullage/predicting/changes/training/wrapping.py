@@ -17,6 +17,10 @@ PLACES: Final = {
     "accelerate": (("accelerate.accelerator",), "Accelerator", "__init__"),
 }
 
+# Newer and older versions of PEFT define the function in different modules.
+_ADAPTERS: Final = "get_peft_model"
+_ADAPTER_MODULES: Final = ("peft.mapping_func", "peft.mapping")
+
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
     """Replace a function or a method, so that each call becomes `around(original, *arguments, **keywords)`."""
@@ -51,6 +55,21 @@ def watch_calls(library: str, when_called: WhenCalled, *, only_users: bool = Tru
 
     for module in modules:
         when_imported(module, lambda there: wrap(getattr(there, name), method, made))
+
+
+def adapter_calls(act: Callable[[dict[str, Any]], None]) -> None:
+    """Call a function with the keyword arguments of each call of `get_peft_model`, before the call."""
+
+    def around(original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        act(keywords)
+        return original(*arguments, **keywords)
+
+    def install(module: Any) -> None:
+        if getattr(getattr(module, _ADAPTERS, None), "__module__", None) == module.__name__:
+            wrap(module, _ADAPTERS, around)
+
+    for name in _ADAPTER_MODULES:
+        when_imported(name, install)
 
 
 # Between the user's line and the constructor, there may be stack frames of the library's decorators and of `__init__`

@@ -22,6 +22,7 @@ from ullage.predicting.prediction.avoidable.of_optimizer import (
     optimizer_temporaries,
     stale_gradients,
 )
+from ullage.predicting.prediction.avoidable.repeated import expanded_copies, repeated_results
 from ullage.predicting.prediction.avoidable.uses import LastUses, TrainingPasses, UseLog
 from ullage.predicting.prediction.avoidable.weight_copies import WeightCopy, rows_of_copies, weight_copies
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable
@@ -49,7 +50,7 @@ class AvoidableSearch:
 
     def begin(self) -> None:
         """Start to observe operators. Call this method before CUDA is initialised."""
-        self._values.listen(self._uses.hear, self._uses.note)
+        self._values.listen(self._uses.hear, self._uses.used)
         self._observer.before_pass = self._holders.look
 
     def end(self) -> None:
@@ -114,13 +115,22 @@ class AvoidableSearch:
         lives = memory.lives
         passes = TrainingPasses.of(observer.moments, observer.step_ends if observer.has_optimizer else ())
         rows = optimizer_temporaries(moment, gains)
-        if not self._is_whole or not len(passes):
+        if not self._is_whole:
             return rows
+        if len(passes):
+            rows += self._of_passes(moment, gains, passes)
+        rows += expanded_copies(moment, gains, self._uses.expanded_copies(lives))
+        rows += repeated_results(moment, gains, self._uses.contents(lives))
+        return rows
+
+    def _of_passes(self, moment: PeakMoment, gains: Gains, passes: TrainingPasses) -> list[Avoidable]:
+        observer, memory = self._observer, moment.memory
+        lives = memory.lives
         table = self._uses.table(lives)
         uses = LastUses(table, passes, len(lives.born))
         end = observer.ooms[-1].index if observer.ooms else self._journal.length()
         held = held_over(lives, memory.roles, uses, passes, self._holders.seen(), device=memory.device, end=end)
-        rows += rows_of_held_over(held, moment, gains)
+        rows = rows_of_held_over(held, moment, gains)
         rows += stale_gradients(moment, gains, table, uses, passes, end)
         rows += gradients_beside_copies(moment, gains, uses)
         rows += vocabulary_scores(moment, gains, table, self._vocabularies)

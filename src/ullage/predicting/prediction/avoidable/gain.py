@@ -48,11 +48,25 @@ class Gains:
         """Return the memory peaks if blocks were freed at other times. `ends` maps each block to the allocator event
         after which it is freed.
         """
-        return self._peaks(ends, ())
+        return self.changed(ends, ())
 
     def without(self, blocks: Iterable[int]) -> PeaksWithout:
         """Return the memory peaks if the given blocks were not allocated."""
-        return self._peaks({}, tuple(blocks))
+        return self.changed({}, tuple(blocks))
+
+    def changed(self, ends: Mapping[int, int], removed: Sequence[int]) -> PeaksWithout:
+        """Return the memory peaks with some blocks freed at other times and some blocks not allocated.
+
+        Args:
+            ends: maps each block to the allocator event after which it is freed.
+            removed: the blocks that are not allocated.
+        """
+        if self._rebuilt is not None:
+            roomy = replace(self._rebuilt, room_bytes=UNBOUNDED_BYTES)
+            done = replayed(replace(roomy, program=self._changed(roomy.program, ends, removed)), self._placement)
+            if not done.ran_out and not done.broken:
+                return PeaksWithout(allocated_bytes=done.peak.allocated_bytes, reserved_bytes=done.peak.reserved_bytes)
+        return PeaksWithout(allocated_bytes=self._summed(ends, removed), reserved_bytes=None)
 
     def reserved_with_expandable_segments(self) -> int | None:
         """Return the peak of reserved bytes with expandable segments, or None if it cannot be computed."""
@@ -61,14 +75,6 @@ class Gains:
         settings = replace(self._rebuilt.settings, expandable_segments=True)
         done = replayed(replace(self._rebuilt, settings=settings, room_bytes=UNBOUNDED_BYTES), self._placement)
         return None if done.ran_out or done.broken else done.peak.reserved_bytes
-
-    def _peaks(self, ends: Mapping[int, int], removed: Sequence[int]) -> PeaksWithout:
-        if self._rebuilt is not None:
-            roomy = replace(self._rebuilt, room_bytes=UNBOUNDED_BYTES)
-            done = replayed(replace(roomy, program=self._changed(roomy.program, ends, removed)), self._placement)
-            if not done.ran_out and not done.broken:
-                return PeaksWithout(allocated_bytes=done.peak.allocated_bytes, reserved_bytes=done.peak.reserved_bytes)
-        return PeaksWithout(allocated_bytes=self._summed(ends, removed), reserved_bytes=None)
 
     def _summed(self, ends: Mapping[int, int], removed: Sequence[int]) -> int:
         levels, lives = self._levels, self._lives

@@ -3,23 +3,42 @@
 The record stores numbers in arrays, because additional Python objects would change when Python collects garbage.
 """
 
+import functools
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ullage.gpu.values.dispatch import ONLY
+from ullage.gpu.values.operator_plan import argument_at, plan_of
 from ullage.predicting.prediction.observation.role import Lives, Moments
 from ullage.training.ownership.storage import addresses
 
-_PLAIN: Final = frozenset((Tensor, nn.Parameter))
-_SEVERAL: Final = frozenset((list, tuple))
+_COPY: Final = "aten::copy_"
+# A copy of fewer elements is too small to matter.
+_LEAST_EXPANDED: Final = 1024
 # The recorded name if no PyTorch operator launched the kernel.
 _KERNEL: Final = "a kernel"
+
+
+# Stands for the content of a block that no operator has written yet.
+_UNWRITTEN: Final = -(1 << 62)
+
+
+class Way(IntEnum):
+    """How an operator uses a tensor."""
+
+    READ = 0
+    WRITTEN = 1
+    """An argument that the operator writes, as it is before the call."""
+    RESULT = 2
+    REWRITTEN = 3
+    """An argument that the operator writes, as it is after the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +114,16 @@ class UseTable:
         return np.isin(self.operator, wanted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockContent:
+    """What memory blocks hold when they are freed, or at the end of the run."""
+
+    number: Sequence[int]
+    """A number for the content of each block. Blocks with equal content have equal numbers."""
+    is_plain: np.ndarray
+    """Whether one operator wrote the content from numbers alone, such as zeros."""
+
+
 class UseLog:
     """Record each use of GPU memory by an operator. Pass every operator to the method `hear`."""
 
@@ -102,63 +131,89 @@ class UseLog:
         self._now = now
         self._addresses, self._indices, self._operators = array("Q"), array("q"), array("H")
         self._rows, self._columns, self._item_bytes = array("q"), array("q"), array("B")
+        self._calls, self._views, self._ways = array("q"), array("q"), array("B")
+        self._constants = array("q")
+        self._expanded = array("q")
         self._names: list[str] = [_KERNEL]
         self._codes: dict[Any, int] = {}
 
-    def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Record one use of GPU memory for each tensor argument of an operator."""
+    def hear(self, operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Callable[[Any], None]:
+        """Record one use of GPU memory for each tensor argument of an operator.
+
+        Returns:
+            A function that records the operator's result.
+        """
         code = self._codes.get(operator)
         if code is None:
             code = self._codes[operator] = len(self._names)
             self._names.append(operator._schema.name)
-        for argument in (*arguments, *keywords.values()) if keywords else arguments:
-            kind = argument.__class__
-            if kind in _PLAIN:
-                self.note(argument, code)
-            elif kind in _SEVERAL:
-                for each in argument:
-                    if isinstance(each, Tensor):
-                        self.note(each, code)
-            elif isinstance(argument, Tensor):
-                self.note(argument, code)
+        plan = plan_of(operator)
+        call = len(self._constants)
+        is_unknown = plan.is_random or plan.is_foreign or plan.is_collective
+        self._constants.append(call if is_unknown else _constant(arguments, keywords))
+        written = [argument_at(place, arguments, keywords) for place in plan.written]
+        if plan.is_collective:  # their schemas do not say what they write
+            written += arguments
+        if self._names[code] == _COPY and _is_expanded(arguments[1]):
+            self._expanded.append(call)
+        marked = {id(each) for each in _flat(written)}
+        for each in _flat((*arguments, *keywords.values()) if keywords else arguments):
+            self._note(each, code, call, Way.WRITTEN if id(each) in marked else Way.READ)
+        return functools.partial(self._hear_result, code, call, written)
 
-    def note(self, tensor: Tensor, code: int = 0) -> None:
-        """Record that an operator used a tensor."""
+    def _hear_result(self, code: int, call: int, written: Sequence[Any], result: Any) -> None:
+        way = Way.REWRITTEN if written else Way.RESULT
+        for each in _flat(written or (result,)):
+            self._note(each, code, call, way)
+
+    def used(self, tensor: Tensor) -> None:
+        """Record that a kernel outside of PyTorch's operators used a tensor, and may have written it."""
+        call = len(self._constants)
+        self._constants.append(call)
+        for way in (Way.READ, Way.REWRITTEN):
+            self._note(tensor, 0, call, way)
+
+    def _note(self, tensor: Tensor, code: int, call: int, way: Way) -> None:
         try:
             if not tensor.is_cuda:
                 return
             if tensor.is_nested:  # Its sizes are not integers.
-                self._note_parts(tensor, code)
+                self._note_parts(tensor, code, call, way)
                 return
             address = tensor.data_ptr()
             if address:
-                shape = tensor.size()
+                shape, kind, offset = tensor.size(), tensor.dtype, int(tensor.storage_offset())
                 rows = shape[-2] if len(shape) > 1 else 0
-                is_float = tensor.dtype.is_floating_point
                 item_bytes = tensor.itemsize
-                start = address - int(tensor.storage_offset()) * item_bytes
-                self._put(start, code, rows, shape[-1] if shape else 0, item_bytes if is_float else 0)
+                self._put(
+                    address - offset * item_bytes,
+                    code,
+                    (rows, shape[-1] if shape else 0, item_bytes if kind.is_floating_point else 0),
+                    (call, hash((shape, tensor.stride(), offset, kind)), way),
+                )
         except (RuntimeError, NotImplementedError, ValueError):  # a tensor without its own memory, such as a sparse one
-            self._note_parts(tensor, code)
+            self._note_parts(tensor, code, call, way)
 
-    def _note_parts(self, tensor: Tensor, code: int) -> None:
+    def _note_parts(self, tensor: Tensor, code: int, call: int, way: Way) -> None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
             for address in addresses([tensor]):
-                self._put(address, code)
+                self._put(address, code, (0, 0, 0), (call, call, way))
 
-    def _put(self, address: int, code: int, rows: int = 0, columns: int = 0, item_bytes: int = 0) -> None:
+    def _put(self, address: int, code: int, shape: tuple[int, int, int], use: tuple[int, int, int]) -> None:
         self._addresses.append(address)
         self._indices.append(self._now())
         self._operators.append(code)
-        self._rows.append(rows)
-        self._columns.append(columns)
-        self._item_bytes.append(item_bytes)
+        for column, value in zip((self._rows, self._columns, self._item_bytes), shape, strict=True):
+            column.append(value)
+        for column, value in zip((self._calls, self._views, self._ways), use, strict=True):
+            column.append(value)
 
     def table(self, lives: Lives) -> UseTable:
         """Return a table of the recorded uses of memory blocks."""
         when = np.array(self._indices, np.int64)
+        ways = np.array(self._ways, np.uint8)
         block = _block_at(np.array(self._addresses, np.uint64), when, lives)
-        chosen = np.flatnonzero(block >= 0)
+        chosen = np.flatnonzero((block >= 0) & (ways <= Way.WRITTEN))
         chosen = chosen[np.argsort(when[chosen], kind="stable")]
         return UseTable(
             block=block[chosen],
@@ -169,6 +224,86 @@ class UseLog:
             item_bytes=np.array(self._item_bytes, np.int64)[chosen],
             names=tuple(self._names),
         )
+
+    def expanded_copies(self, lives: Lives) -> set[int]:
+        """Return the memory blocks to which an expanded tensor was copied."""
+        ways = np.array(self._ways, np.uint8)
+        chosen = (ways == Way.REWRITTEN) & np.isin(np.array(self._calls, np.int64), np.array(self._expanded, np.int64))
+        addresses_used = np.array(self._addresses, np.uint64)[chosen]
+        block = _block_at(addresses_used, np.array(self._indices, np.int64)[chosen], lives)
+        return set(block[block >= 0].tolist())
+
+    def contents(self, lives: Lives) -> BlockContent:
+        """Return a number for the last content of each memory block. Blocks with equal content have equal numbers.
+
+        A number stands for the operator that computed the content, and for the contents of the operator's arguments.
+        If it is unknown how the content was computed, no other block has the same number.
+        """
+        block = _block_at(np.array(self._addresses, np.uint64), np.array(self._indices, np.int64), lives)
+        numbering = _Numbering(len(lives.born), self._operators, self._constants)
+        for use in zip(block.tolist(), self._calls, self._views, self._ways, self._operators, strict=True):
+            if use[0] >= 0:
+                numbering.take(*use)
+        is_plain = np.array([each in numbering.plain for each in numbering.content], np.bool_)
+        return BlockContent(number=numbering.content, is_plain=is_plain)
+
+
+class _Numbering:
+    """Computes the numbers of contents from the uses of blocks, in order of time."""
+
+    def __init__(self, blocks: int, operators: Sequence[int], constants: Sequence[int]) -> None:
+        self.content = [-1 - block for block in range(blocks)]
+        self.plain: set[int] = set()
+        self._is_new = [True] * blocks
+        self._constants = constants
+        self._inputs: dict[int, list[tuple[int, int]]] = {}
+        self._own: dict[int, set[int]] = {}
+
+    def take(self, block: int, call: int, view: int, way: int, code: int) -> None:
+        if way <= Way.WRITTEN:
+            is_unwritten = way == Way.WRITTEN and self._is_new[block]
+            self._is_new[block] = False
+            content = _UNWRITTEN if is_unwritten else self.content[block]
+            self._inputs.setdefault(call, []).append((content, view))
+            self._own.setdefault(call, set()).add(block)
+        elif way == Way.REWRITTEN or block not in self._own.get(call, ()):
+            self._is_new[block] = False
+            inputs = tuple(self._inputs.get(call, ()))
+            content = self.content[block] = hash((code, self._constants[call], inputs, view))
+            if all(each == _UNWRITTEN for each, _ in inputs):
+                self.plain.add(content)
+
+
+def _flat(arguments: Iterable[Any]) -> Iterator[Tensor]:
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from (each for each in argument if isinstance(each, Tensor))
+
+
+# Broadcasting repeats elements along a dimension with stride 0.
+def _is_expanded(tensor: Any) -> bool:
+    if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or tensor.numel() < _LEAST_EXPANDED:
+        return False
+    return any(size > 1 and not step for size, step in zip(tensor.size(), tensor.stride(), strict=True))
+
+
+def _constant(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+    given = (*arguments, *keywords.items()) if keywords else arguments
+    return hash(tuple(_hashable(each) for each in given))
+
+
+def _hashable(argument: Any) -> Any:
+    if isinstance(argument, Tensor):
+        return Tensor
+    if isinstance(argument, list | tuple):
+        return tuple(_hashable(each) for each in argument)
+    try:
+        hash(argument)
+    except TypeError:
+        return repr(argument)
+    return argument
 
 
 def _block_at(addresses_used: np.ndarray, when: np.ndarray, lives: Lives) -> np.ndarray:

@@ -24,6 +24,10 @@ class AvoidableKind(StrEnum):
     """Attention matrices that are saved for the backward pass."""
     NESTED_PADDING = "nested_padding"
     """Jagged nested tensors that are padded to the sum of their lengths."""
+    REPEATED_RESULTS = "repeated_results"
+    """Tensors that the forward pass computes several times from the same tensors, by the same operators."""
+    EXPANDED_COPIES = "expanded_copies"
+    """Copies of tensors that `expand` or broadcasting repeats without memory."""
     SAVED_ACTIVATIONS = "saved_activations"
     """Activations that a module saves for the backward pass."""
     WORKSPACES = "workspaces"
@@ -41,6 +45,8 @@ _TITLES: Final = {
     AvoidableKind.LOGITS_IN_FP32: "logits in float32",
     AvoidableKind.ATTENTION_SCORES: "attention scores",
     AvoidableKind.NESTED_PADDING: "padding of nested tensors",
+    AvoidableKind.REPEATED_RESULTS: "the same result several times",
+    AvoidableKind.EXPANDED_COPIES: "copies of expanded tensors",
     AvoidableKind.SAVED_ACTIVATIONS: "activations saved",
     AvoidableKind.WORKSPACES: "workspaces of libraries",
     AvoidableKind.FRAGMENTATION: "reserved but not used",
