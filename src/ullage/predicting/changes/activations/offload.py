@@ -33,7 +33,7 @@ def _install(applied: AppliedChange) -> None:
 
     def enter(module: object, frame: object) -> None:
         if not entered:
-            entered.append(saved_on_host())
+            entered.append(saved_on_host())  # type: ignore[no-untyped-call]
             entered[0].__enter__()
             applied.took_effect()
 

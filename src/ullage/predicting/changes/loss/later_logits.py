@@ -1,5 +1,7 @@
 """The source code of logits for PyTorch's `linear_cross_entropy`, which ullage copies into the user's script."""
 
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="attr-defined"
+
 import torch
 
 
@@ -7,19 +9,19 @@ class LaterLogits(torch.Tensor):
     """The logits of a linear layer. `cross_entropy` computes them in parts, and any other function as a whole."""
 
     @classmethod
-    def in_training(cls, head):  # type: ignore[no-untyped-def]
+    def in_training(cls, head):
         """Let a linear layer return its logits in this form while it is in training mode."""
         plain = head.forward
         head.forward = lambda hidden: cls.of(head, hidden) if head.training else plain(hidden)
 
     @classmethod
-    def of(cls, head, hidden, dtype=None):  # type: ignore[no-untyped-def]
+    def of(cls, head, hidden, dtype=None):
         made = hidden.detach().new_empty(()).expand(*hidden.shape[:-1], head.out_features).as_subclass(cls)
         made.head, made.hidden, made.kind = head, hidden, dtype
         return made
 
     @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = cls.without_logits(getattr(function, "__name__", ""), function, args, kwargs)
@@ -28,7 +30,7 @@ class LaterLogits(torch.Tensor):
         return result
 
     @classmethod
-    def without_logits(cls, name, function, args, kwargs):  # type: ignore[no-untyped-def]
+    def without_logits(cls, name, function, args, kwargs):
         if name in ("__get__", "size", "dim", "numel", "__len__", "is_floating_point"):
             return function(*args, **kwargs)
         logits = args[0] if args else None
@@ -51,7 +53,7 @@ class LaterLogits(torch.Tensor):
         return NotImplemented
 
     @staticmethod
-    def loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", **more):  # type: ignore[no-untyped-def]  # noqa: A002
+    def loss(input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean", **more):  # noqa: A002
         if weight is not None or size_average is not None or reduce is not None or any(more.values()):
             return NotImplemented  # for example label smoothing, for which linear_cross_entropy stores all logits
         if target.is_floating_point():
@@ -67,7 +69,7 @@ class LaterLogits(torch.Tensor):
         return loss if kind is None else loss.to(kind)
 
     @classmethod
-    def computed(cls, given):  # type: ignore[no-untyped-def]
+    def computed(cls, given):
         if isinstance(given, cls):
             found = torch.nn.functional.linear(given.hidden, given.head.weight, given.head.bias)
             return found if given.kind is None else found.to(given.kind)
