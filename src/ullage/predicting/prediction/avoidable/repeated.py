@@ -11,13 +11,13 @@ from ullage.gpu.tracing.journal import Phase
 from ullage.gpu.tracing.source import Line
 from ullage.predicting.prediction.avoidable.gain import Gains
 from ullage.predicting.prediction.avoidable.moment import PeakMoment
-from ullage.predicting.prediction.avoidable.uses import BlockContent
+from ullage.predicting.prediction.avoidable.uses import ComputedContents
 from ullage.predicting.prediction.data.avoidable_memory import Avoidable, AvoidableKind
 
 _MAY_GO: Final = frozenset((Role.ACTIVATIONS, Role.TEMPORARIES, Role.INPUTS, Role.UNKNOWN))
 
 
-def repeated_results(moment: PeakMoment, gains: Gains, contents: BlockContent) -> list[Avoidable]:
+def repeated_results(moment: PeakMoment, gains: Gains, contents: ComputedContents) -> list[Avoidable]:
     """Return a report row for each source line that computes a result again while an equal one is alive.
 
     Args:
@@ -92,7 +92,7 @@ def expanded_copies(moment: PeakMoment, gains: Gains, copies: Collection[int]) -
 
 
 # Maps each block that repeats the content of an earlier block, which is still alive, to that block.
-def _repeated(moment: PeakMoment, contents: BlockContent) -> dict[int, int]:
+def _repeated(moment: PeakMoment, contents: ComputedContents) -> dict[int, int]:
     lives, roles = moment.memory.lives, moment.memory.roles
     is_of_pass = lives.entries["phase"] == Phase.FORWARD
     kept: dict[int, int] = {}

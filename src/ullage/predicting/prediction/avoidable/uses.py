@@ -115,7 +115,7 @@ class UseTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockContent:
+class ComputedContents:
     """What memory blocks hold when they are freed, or at the end of the run."""
 
     number: Sequence[int]
@@ -233,7 +233,7 @@ class UseLog:
         block = _block_at(addresses_used, np.array(self._indices, np.int64)[chosen], lives)
         return set(block[block >= 0].tolist())
 
-    def contents(self, lives: Lives) -> BlockContent:
+    def contents(self, lives: Lives) -> ComputedContents:
         """Return a number for the last content of each memory block. Blocks with equal content have equal numbers.
 
         A number stands for the operator that computed the content, and for the contents of the operator's arguments.
@@ -245,7 +245,7 @@ class UseLog:
             if use[0] >= 0:
                 numbering.take(*use)
         is_plain = np.array([each in numbering.plain for each in numbering.content], np.bool_)
-        return BlockContent(number=numbering.content, is_plain=is_plain)
+        return ComputedContents(number=numbering.content, is_plain=is_plain)
 
 
 class _Numbering:
