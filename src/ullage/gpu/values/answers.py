@@ -1,8 +1,8 @@
 """Provide the values that a script or an operator reads from the emulated GPU, such as a loss."""
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
@@ -11,10 +11,10 @@ from ullage.gpu.tracing.source import callers_line
 from ullage.gpu.values.content import Certainty, Operand, OperatorCall
 from ullage.gpu.values.dispatch import ONLY, Invocation
 from ullage.gpu.values.evaluation import EvaluationError, certainty_of, on_the_host
-from ullage.gpu.values.notes import Notes
+from ullage.gpu.values.notes import Notes, is_on_card
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.reads import ReadKind, Reads
-from ullage.gpu.values.sparse import BY_COLUMNS, BY_ROWS, COUNTED_BY_LIBRARY, computed
+from ullage.gpu.values.sparse import BY_COLUMNS, BY_ROWS, COUNTED_BY_LIBRARY, computed, is_counted
 from ullage.gpu.values.waiting import Waiting
 
 SIZED_BY_READS: Final = frozenset(("aten::bincount", "aten::repeat_interleave", "aten::one_hot", "aten::histc"))
@@ -65,11 +65,13 @@ class Answers:
                 self._waiting.falls(operand, rounds)
             value = self._notes.evaluation.value_of(operand)
             found = value.item()
-            certainty = operand.content.certainty
+            certainty = self._notes.evaluation.certainty_of(operand)
             if kind == ReadKind.FLOAT and rounds:
                 found *= self._waiting.share_after(rounds)
         except (EvaluationError, RuntimeError, NotImplementedError):
-            found, certainty = result, Certainty.UNKNOWN
+            found, certainty = type(result)(), Certainty.UNKNOWN
+        if certainty == Certainty.UNKNOWN and within in SIZED_BY_READS and tensor.dtype == torch.bool:
+            found = True  # as in `checks_hold`
         self._reads.note(kind, name, certainty, tensor.dtype.itemsize)
         return found
 
@@ -98,7 +100,7 @@ class Answers:
                     target.copy_(value)
                     if source.numel() == 1 and operand.content.is_float:
                         target.mul_(self._waiting.share_after(self._rounds(operand, ReadKind.FLOAT)))
-                certainty = operand.content.certainty
+                certainty = self._notes.evaluation.certainty_of(operand)
             except (EvaluationError, RuntimeError):
                 pass
         self._reads.note(ReadKind.of_copy(source.dtype), "copy", certainty, size)
@@ -141,12 +143,25 @@ class Answers:
         here = self._here
         outer, here.within = getattr(here, "within", None), op.plan.name
         try:
-            result = op.run()
+            with self.checks_hold():
+                result = op.run()
         finally:
             here.within = outer
         if isinstance(result, torch.Tensor) and result.is_cuda:
             self._notes.results(op, (result,))
         return result
+
+    @contextmanager
+    def checks_hold(self) -> Iterator[None]:
+        """Let an operator read that a condition is true if ullage does not know the condition.
+
+        PyTorch checks its arguments so. If a check fails, for example in `repeat_interleave`, it raises an error.
+        """
+        self._answer(1)
+        try:
+            yield
+        finally:
+            self._answer(None)
 
     # ---- operators that read a count back
 
@@ -162,17 +177,19 @@ class Answers:
         certainty = Certainty.UNKNOWN if count is None else max(certainty, certainty_of(call))
         result = self.answering(count or 0, op)
         self._reads.note(ReadKind.SHAPE, op.plan.name.partition("::")[2].strip("_"), certainty, 8)
-        results = result if isinstance(result, tuple | list) else (result,)
-        for each in results:  # a kernel has written the result
-            if each.is_cuda and each.numel():
-                self._notes.unseen(each)
-        if values is not None and all(
-            each.size() == value.size() for each, value in zip(results, values, strict=True) if each.numel()
-        ):
-            for each, value in zip(results, values, strict=True):
-                if each.is_cuda and each.numel():
-                    self._notes.keep(each, value, certainty)
+        self._keep_counted(result if isinstance(result, tuple | list) else (result,), values, certainty)
         return result
+
+    def _keep_counted(
+        self, results: Sequence[Any], values: Sequence[torch.Tensor] | None, certainty: Certainty
+    ) -> None:
+        # Some kernels leave out results that the script has not asked for, for example `unique` of booleans.
+        written = [(place, each) for place, each in enumerate(results) if is_on_card(each) and each.numel()]
+        for _, each in written:  # a kernel has written the result
+            self._notes.unseen(each)
+        if values is not None and all(each.size() == values[place].size() for place, each in written):
+            for place, each in written:
+                self._notes.keep(each, values[place], certainty)
 
     def _count(self, plan: OperatorPlan, call: OperatorCall) -> tuple[int | None, list[torch.Tensor] | None]:
         # Not in the call's context: a result that has a content is made by the call.
@@ -180,6 +197,9 @@ class Answers:
         try:
             if plan.name == "aten::nonzero":
                 mask = evaluation.value_of(call.arguments[0])
+                holes = evaluation.holes_in(call.arguments[0])
+                if holes is not None and bool(holes.any()):
+                    raise EvaluationError("the count may depend on memory that the script has not written")
                 with torch._C._ExcludeDispatchKeyGuard(ONLY):
                     count = int(torch.count_nonzero(mask))
                 if count * mask.dim() * 8 > evaluation.bound_of(torch.int64):  # The count does not need the indices.
@@ -239,6 +259,19 @@ class Answers:
             return computed(name, own), best
         except (RuntimeError, NotImplementedError, IndexError):
             return None, Certainty.UNKNOWN
+
+
+def read_by(op: Invocation) -> ReadKind | None:
+    """Return the kind of value that an operator reads from the GPU, or None if it reads none."""
+    name, arguments = op.operator._schema.name, op.arguments
+    if name == "aten::_local_scalar_dense":
+        return ReadKind.of_number(arguments[0].dtype)
+    if name == "aten::equal":
+        return ReadKind.BRANCH
+    if name in COUNTED or is_counted(name, arguments):
+        return ReadKind.SHAPE
+    is_to_host = name == "aten::copy_" and not arguments[0].is_cuda and getattr(arguments[1], "is_cuda", False)
+    return ReadKind.of_copy(arguments[1].dtype) if is_to_host else None
 
 
 def _dimension_of(plan: OperatorPlan, call: OperatorCall) -> int:

@@ -16,6 +16,7 @@ import torch
 from ullage.gpu.values.answers import COUNTED
 from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch, tensors_in
 from ullage.gpu.values.evaluation import on_the_host, takes_generator
+from ullage.gpu.values.faults import Faults
 from ullage.gpu.values.operator_plan import OperatorPlan
 from ullage.gpu.values.random_numbers import RandomNumbers
 from ullage.gpu.values.reads import Reads
@@ -91,12 +92,13 @@ class Computation(Watch):
 
     def __init__(
         self,
+        faults: Faults,
         reads: Reads,
         failures: dict[str, str],
         answer: Callable[[int | None], None],
         leave_memory: Callable[[bool], None],
     ) -> None:
-        super().__init__(everything=True)
+        super().__init__(faults, everything=True)
         self._reads = reads
         self._failures = failures
         self._answer = answer
@@ -116,12 +118,14 @@ class Computation(Watch):
         recorded, self._recorded = self._recorded or [], None
         return recorded
 
-    def replay(self, recorded: Sequence[Callable[[], None]], launch: Callable[[], None]) -> None:
-        """Launch a CUDA graph, and run its operations on the host."""
+    def before_replay(self) -> Any:
+        """Return the position of the GPU's random generator before a CUDA graph runs."""
+        return self.random_numbers.position(None, torch.cuda.current_device())
+
+    def after_replay(self, recorded: Sequence[Callable[[], None]], position: Any) -> None:
+        """Run the operations of a CUDA graph on the host. `before_replay` has returned the position."""
         device = torch.cuda.current_device()
         numbers = self.random_numbers
-        position = numbers.position(None, device)
-        launch()
         host, _ = numbers.state(None, device, position)
         with on_the_host(), _as_default(host):
             for each in recorded:
@@ -130,16 +134,23 @@ class Computation(Watch):
 
     # ---- one operator
 
-    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        rule = _rule_of(operator)
-        op = Invocation(keyset, rule.plan, operator, arguments, keywords)
-        if self.has_ended or keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
+    def handle(self, op: Invocation) -> Any:
+        arguments, keywords = op.arguments, op.keywords
+        rule = _rule_of(op.operator)
+        op.plan = rule.plan
+        if self.has_ended or op.keyset.has(PYTHON) or rule.passes or getattr(self._here, "is_silent", False):
             return op.run()
         is_on_card = any(each.is_cuda for each in tensors_in((*arguments, *keywords.values())))
         device = keywords.get("device")
         if not is_on_card and (device is None or torch.device(device).type != "cuda"):
             return op.run()
         return self._run(rule, op)
+
+    def run_plainly(self, op: Invocation) -> None:
+        op.run_plainly()
+
+    def lose(self, op: Invocation) -> None:
+        self._failures.setdefault(str(op.operator), "ullage failed; see the other notes")
 
     def _run(self, rule: _Rule, op: Invocation) -> Any:
         plan = rule.plan
@@ -230,7 +241,7 @@ class Computation(Watch):
                 raise
         # The CPU has some operators for wider number types only.
         keywords = {name: _widened(each) for name, each in host.keywords.items()}
-        wide = Invocation(None, rule.plan, host.operator, [_widened(each) for each in host.arguments], keywords)
+        wide = Invocation(None, host.operator, [_widened(each) for each in host.arguments], keywords, rule.plan)
         results = _computed(rule, wide)
         for before, after in zip(tensors_in(host.written()), tensors_in(wide.written()), strict=True):
             if after is not before:
@@ -266,6 +277,7 @@ class Computation(Watch):
             return
         text = str(error).partition("\n")[0][:200]
         if isinstance(error, IndexError) or any(each in text for each in _WRONG):
+            self.faults.give_to_script(error)
             raise error
         self._failures.setdefault(str(operator), text)
 
@@ -347,9 +359,9 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
     if not address or not size_bytes:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device=_HOST)
     storage = torch._C._construct_storage_from_data_pointer(address, _HOST, size_bytes)
-    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size_bytes,), (1,))
+    return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(storage, 0, (size_bytes,), (1,))
 
 
 def _on_host(argument: Any) -> Any:
@@ -370,9 +382,10 @@ def _tensor_on_host(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     if not address or not size:
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_HOST)
     own = torch._C._construct_storage_from_data_pointer(address, _HOST, size)
-    found = torch.empty(0, dtype=tensor.dtype).set_(own, tensor.storage_offset(), tensor.size(), tensor.stride())
+    found = torch.empty(0, dtype=tensor.dtype, device=_HOST)
+    found.set_(own, tensor.storage_offset(), tensor.size(), tensor.stride())
     if tensor.is_conj():
         found = found.conj()
     return torch._neg_view(found) if tensor.is_neg() else found
@@ -383,7 +396,7 @@ def _on_the_host(op: Invocation) -> Invocation:
     if named.get("device") is not None:
         named["device"] = _HOST
     named |= dict.fromkeys(named.keys() & {"generator", "pin_memory"})
-    return Invocation(None, op.plan, op.operator, [_on_host(each) for each in op.arguments], named)
+    return Invocation(None, op.operator, [_on_host(each) for each in op.arguments], named, op.plan)
 
 
 def _widened(argument: Any) -> Any:

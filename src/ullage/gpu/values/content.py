@@ -63,7 +63,7 @@ class BlockContent:
 
     __slots__ = (
         *("__weakref__", "bytes", "call", "certainty", "column", "columns", "depth", "dtype"),
-        *("is_unwritten", "serial", "value"),
+        *("holes", "is_unwritten", "serial", "value"),
     )
 
     def __init__(
@@ -85,6 +85,11 @@ class BlockContent:
         """The operator call that computes the content. None: the bytes exist already or are unknown."""
         self.value: torch.UntypedStorage | None = None
         """The bytes of the content in host memory. None: they have not been computed."""
+        self.holes: torch.Tensor | None = None
+        """A boolean for each byte of `value`: whether the byte depends on memory that the script has not written.
+
+        None: no byte depends on such memory.
+        """
         self.depth = depth
         """The largest number of recorded operations that must run one after another to compute the block."""
         self.columns = 0
@@ -104,13 +109,30 @@ class BlockContent:
         if not is_new:
             self.certainty = max(self.certainty, Certainty.DRAWN if self.is_float else Certainty.UNKNOWN)
         if self.value is not None:
+            if is_new and not self.is_float:
+                holes = torch.ones(size_bytes, dtype=torch.bool, device="cpu")
+                holes[: self.bytes] = False if self.holes is None else self.holes
+                self.holes = holes
             self.value = extended(self.value, size_bytes)
+        elif is_new and not self.is_float and self.call is not None:
+            for target in self.call.targets:
+                if target.content() is self and target.base is None:
+                    target.base = BlockContent(size_bytes, self.dtype, Certainty.UNKNOWN)
+                    target.base.is_unwritten, target.base_counts = True, False
         self.bytes = size_bytes
 
     @property
     def is_float(self) -> bool:
         """Whether the content consists of floating-point numbers."""
         return self.dtype.is_floating_point or self.dtype.is_complex
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the content consists of integers or booleans that have never been written.
+
+        Blocks of floats do not count, because matrix products are not intercepted.
+        """
+        return self.is_unwritten and not self.is_float
 
 
 class UpdatedContent(BlockContent):
@@ -152,8 +174,9 @@ class UpdatedContent(BlockContent):
 def extended(value: torch.UntypedStorage, size_bytes: int) -> torch.UntypedStorage:
     """Copy host memory and pad it with zeros to a size in bytes."""
     whole = torch.UntypedStorage(size_bytes)
-    ctypes.memset(whole.data_ptr(), 0, size_bytes)
-    ctypes.memmove(whole.data_ptr(), value.data_ptr(), min(value.nbytes(), size_bytes))
+    copied_bytes = min(value.nbytes(), size_bytes)
+    ctypes.memmove(whole.data_ptr(), value.data_ptr(), copied_bytes)
+    ctypes.memset(whole.data_ptr() + copied_bytes, 0, size_bytes - copied_bytes)
     return whole
 
 
@@ -199,7 +222,7 @@ class TensorView:
         """Return the tensor at this position in a host storage. Elements beyond the storage's end are zero."""
         if self.end_bytes > storage.nbytes():
             storage = extended(storage, self.end_bytes)
-        return torch.empty(0, dtype=self.dtype).set_(storage, self.offset, self.size, self.stride)
+        return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.size, self.stride)
 
 
 class Operand(TensorView):

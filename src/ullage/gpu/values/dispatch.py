@@ -10,15 +10,17 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from ullage.gpu.values.content import INTERCEPTION_KEY, KEY
+from ullage.gpu.values.faults import Faults, deeper_stack
 from ullage.gpu.values.operator_plan import (
+    CLOSED,
+    NUMBERS,
     OperatorPlan,
     argument_at,
     composites,
@@ -56,7 +58,8 @@ class Watch(ABC):
     After `install`, it intercepts all PyTorch operators in each thread that has called `include`.
     """
 
-    def __init__(self, *, everything: bool) -> None:
+    def __init__(self, faults: Faults, *, everything: bool) -> None:
+        self.faults = faults
         self._everything = everything
         self._libraries: dict[str, Any] = {}  # Deleting a library removes its kernels.
         self._registered: set[str] = set()
@@ -66,8 +69,27 @@ class Watch(ABC):
         """A function that is called before each operator that uses GPU memory. Set it before `install`."""
 
     @abstractmethod
-    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+    def handle(self, op: "Invocation") -> Any:
         """Run an intercepted operator with `Invocation.run`, and return its result."""
+
+    @abstractmethod
+    def run_plainly(self, op: "Invocation") -> None:
+        """Run an operator after an error of ullage."""
+
+    @abstractmethod
+    def lose(self, op: "Invocation") -> None:
+        """Mark everything that an operator has written or returned as unknown."""
+
+    def _go_on(self, op: "Invocation", error: Exception) -> Any:
+        self.faults.note(str(op.operator), error)
+        if not op.has_run:
+            self.run_plainly(op)
+        try:
+            self.lose(op)
+        except Exception as another:
+            self.faults.note(str(op.operator), another)
+            self.has_ended = True  # Nothing that was recorded before can be relied on.
+        return op.result
 
     def prepare(self) -> None:
         """Register a kernel for ullage's dispatch key that passes every operator to the next dispatch key.
@@ -89,7 +111,7 @@ class Watch(ABC):
         self._follow_definitions()
         del self._libraries["_"]  # By now every existing operator has its own kernel.
         whole = torch.library.Library("_", "IMPL")
-        whole.fallback(self._told(self.see), INTERCEPTION_KEY, with_keyset=True)
+        whole.fallback(self._fallback_of(self._told(self.handle)), INTERCEPTION_KEY, with_keyset=True)
         self._libraries["_"] = whole
 
     def see_new_operators(self, *names: str) -> None:
@@ -110,7 +132,7 @@ class Watch(ABC):
 
     def _kernel_for(self, name: str, made_of_others: Container[str]) -> Callable[..., Any]:
         if not passes(name, made_of_others, everything=self._everything):
-            return self._kernel_of(name, self._told(self.see))
+            return self._kernel_of(name, self._told(self.handle))
         if self.listener is not None and not passes(name, made_of_others, everything=True):
             return self._kernel_of(name, self._told(_run_on))  # A product, which only the listener needs to see.
         return torch.library.fallthrough_kernel
@@ -126,7 +148,8 @@ class Watch(ABC):
         def defined(library: Any, schema: str, *arguments: Any, **keywords: Any) -> Any:
             name = define(library, schema, *arguments, **keywords)
             if not self.has_ended:
-                self.see_new_operators(f"{library.ns}::{schema.partition('(')[0].strip()}")
+                with self.faults.kept("the definition of an operator"):
+                    self.see_new_operators(f"{library.ns}::{schema.partition('(')[0].strip()}")
             return name
 
         library_class.define = defined
@@ -136,38 +159,69 @@ class Watch(ABC):
         def loaded(operators: Any, path: Any) -> None:
             load(operators, path)
             if not self.has_ended:
-                self.see_new_operators()
+                with self.faults.kept("the definition of operators"):
+                    self.see_new_operators()
 
         torch._ops._Ops.load_library = loaded  # type: ignore[method-assign]  # torch has no hook for it
 
-    def _told(self, see: Callable[..., Any]) -> Callable[..., Any]:
+    def _told(self, handle: Callable[["Invocation"], Any]) -> Callable[["Invocation"], Any]:
         listener = self.listener
         if listener is None:
-            return see
+            return handle
 
-        def tell_and_see(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-            hear_result = listener(operator, arguments, keywords)
-            result = see(keyset, operator, *arguments, **keywords)
-            hear_result(result)
+        place = "the search for avoidable memory"
+
+        def tell_and_handle(op: Invocation) -> Any:
+            hear_result: Callable[[Any], None] | None = None
+            try:
+                hear_result = listener(op.operator, op.arguments, op.keywords)
+            except Exception as error:
+                self.faults.note(place, error)
+            result = handle(op)
+            if hear_result is not None:
+                try:
+                    hear_result(result)
+                except Exception as error:
+                    self.faults.note(place, error)
             return result
 
-        return tell_and_see
+        return tell_and_handle
 
-    def _kernel_of(self, name: str, see: Callable[..., Any]) -> Callable[..., Any]:
+    def _kernel_of(self, name: str, handle: Callable[["Invocation"], Any]) -> Callable[..., Any]:
         operator: Any = None
 
         def kernel(keyset: Any, *arguments: Any, **keywords: Any) -> Any:
             nonlocal operator
             if operator is None:
                 operator = overload_of(name)
+            op = Invocation(keyset, operator, arguments, keywords)
             try:
-                return see(keyset, operator, *arguments, **keywords)
+                return handle(op)
             except BaseException as error:
-                _let_go(error)
-                del arguments, keywords
+                if self._is_own(error, op):
+                    with deeper_stack(error):
+                        return self._go_on(op, error)
+                with suppress(Exception):
+                    _let_go(error)
+                del op, arguments, keywords
                 raise
 
         return kernel
+
+    def _fallback_of(self, handle: Callable[["Invocation"], Any]) -> Callable[..., Any]:
+        kernels: dict[Any, Callable[..., Any]] = {}
+
+        def fallback(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
+            kernel = kernels.get(operator)
+            if kernel is None:
+                kernel = kernels[operator] = self._kernel_of(operator.name(), handle)
+            return kernel(keyset, *arguments, **keywords)
+
+        return fallback
+
+    # Whether an error belongs to ullage, and not to the script.
+    def _is_own(self, error: BaseException, op: "Invocation") -> TypeGuard[Exception]:
+        return isinstance(error, Exception) and not op.has_failed and not self.faults.is_of_script(error)
 
     def include(self, *, on: bool = True) -> None:
         """Start or stop interception in the calling thread, including its autograd work."""
@@ -201,19 +255,40 @@ def _let_go(error: BaseException) -> None:
         trace = trace.tb_next
 
 
-def _run_on(keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-    return Invocation(keyset, plan_of(operator), operator, arguments, keywords).run()
+def _run_on(op: "Invocation") -> Any:
+    op.plan = plan_of(op.operator)
+    return op.run()
 
 
-@dataclass(slots=True, eq=False)
 class Invocation:
     """A call of an intercepted operator, which can be run as PyTorch would have run it."""
 
-    keyset: Any
-    plan: OperatorPlan
-    operator: Any
-    arguments: Sequence[Any]
-    keywords: Mapping[str, Any]
+    # Defaults of the class, because an object is made for each operator.
+    result: Any = None
+    """The value that the operator returned."""
+    has_run = False
+    """Whether the operator has ended without an error."""
+    _has_begun = False
+
+    def __init__(
+        self,
+        keyset: Any,
+        operator: Any,
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        plan: OperatorPlan | None = None,
+    ) -> None:
+        self.keyset = keyset
+        self.operator = operator
+        self.arguments = arguments
+        self.keywords = keywords
+        self.plan: Any = plan
+        """The `OperatorPlan` of the operator. None: it has not been looked up yet."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the operator itself has raised an error, which belongs to the script."""
+        return self._has_begun and not self.has_run
 
     def written(self) -> list[Any]:
         """Return the arguments that the operator writes. An item may be a list of tensors or None."""
@@ -222,39 +297,71 @@ class Invocation:
     def run(self) -> Any:
         """Run the operator as PyTorch would have run it."""
         plan, arguments, keywords = self.plan, self.arguments, self.keywords
-        if self.keyset.has(PYTHON):
-            result = _to_python(self.operator, arguments, keywords)
+        if self.keyset.has(PYTHON) and (kinds := _kinds_in(arguments, keywords)) is not None:
+            self._has_begun = True
+            result = _to_python(self.operator, kinds, arguments, keywords)
             if result is not NotImplemented:
-                return result
+                return self._done(result)
         if plan.number_places and (places := plan.numbers_in(arguments)):
             # A number that PyTorch wrapped in a tensor arrives here as a number, which only a call through the full
             # dispatcher accepts.
             overload = plan.with_numbers(self.operator, places)
-            with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                if overload is not None:
-                    return overload(*arguments, **keywords)
+            if overload is None:
                 arguments = [_wrapped(each) if place in places else each for place, each in enumerate(arguments)]
+            else:
+                self._has_begun = True
+                with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                    return self._done(overload(*arguments, **keywords))
+        self._has_begun = True
         if plan.is_closed:
             with torch._C._ExcludeDispatchKeyGuard(ONLY):
-                return self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords)
-        return self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords)
+                return self._done(self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords))
+        self.result = result = self.operator.redispatch(self.keyset & _BELOW, *arguments, **keywords)
+        self.has_run = True
+        return result
+
+    def run_plainly(self) -> Any:
+        """Run the operator without its plan, after an error of ullage."""
+        self._has_begun = True
+        operator, arguments, keywords = self.operator, self.arguments, self.keywords
+        has_numbers = any(
+            each.__class__ in NUMBERS and str(one.type) == "Tensor"
+            for each, one in zip(arguments, operator._schema.arguments, strict=False)
+        )
+        if has_numbers or operator.name() in CLOSED:
+            with torch._C._ExcludeDispatchKeyGuard(ONLY):
+                return self._done(operator(*arguments, **keywords))
+        return self._done(operator.redispatch(self.keyset & _BELOW, *arguments, **keywords))
+
+    def _done(self, result: Any) -> Any:
+        self.result = result
+        self.has_run = True
+        return result
 
 
 def _wrapped(number: complex) -> torch.Tensor:
     kind = number.__class__
-    return torch.scalar_tensor(number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None)
+    return torch.scalar_tensor(
+        number, dtype=torch.bool if kind is bool else torch.int64 if kind is int else None, device="cpu"
+    )
+
+
+# The types with `__torch_dispatch__` among the arguments. None: PyTorch has to handle the call, for example while it
+# traces.
+def _kinds_in(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any] | None:
+    get_mode = torch._C._get_dispatch_mode
+    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
+    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
+        return None
+    kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
+    kinds.sort(key=lambda kind: -len(kind.__mro__))
+    return kinds
 
 
 # During such a call, PyTorch excludes all keys before the Python key, and therefore the interception key
 # (`pythonFallback` in ATen/core/PythonFallbackKernel.cpp). Here the key stays included, so that the operators inside
-# the call are intercepted. NotImplemented: PyTorch has to handle the call, for example while it traces.
-def _to_python(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    get_mode = torch._C._get_dispatch_mode
-    flat = [each for argument in (*arguments, *keywords.values()) for each in _flat(argument)]
-    if _is_distributed(flat) or any(get_mode(key) is not None for key in _TRACERS):
-        return NotImplemented
-    kinds = [kind for kind in dict.fromkeys(type(each) for each in flat) if _has_dispatch(kind)]
-    kinds.sort(key=lambda kind: -len(kind.__mro__))
+# the call are intercepted.
+def _to_python(operator: Any, kinds: Sequence[Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     with torch._C._ExcludeDispatchKeyGuard(_BEFORE_PYTHON):
         if torch._C._len_torch_dispatch_stack():
             with _pop_mode_temporarily() as mode:

@@ -12,6 +12,8 @@ import torch
 
 from ullage.gpu.values.content import BlockContent, Operand, OperatorCall, Sign, UpdatedContent
 
+# Named in each call, because a script may set another default (`torch.set_default_tensor_type`).
+_HOST: Final = torch.device("cpu")
 # the number of operations to go back in search of the sign
 _DEEPEST: Final = 12
 _STRIDE: Final = 1_000_003  # a prime number, so that seeds and serial numbers do not collide
@@ -146,15 +148,15 @@ def _common(call: OperatorCall, depth: int) -> Sign:
 def draw(content: BlockContent, seed: int) -> torch.UntypedStorage:
     """Return made-up content for GPU memory whose content is unknown: random floats, or zeros for other types."""
     if not content.is_float:
-        return torch.zeros(content.bytes, dtype=torch.uint8).untyped_storage()
+        return torch.zeros(content.bytes, dtype=torch.uint8, device=_HOST).untyped_storage()
     dtype = content.dtype
     count = content.bytes // dtype.itemsize
     generator = torch.Generator().manual_seed((seed * _STRIDE + content.serial) % (1 << 62))
     part = torch.float32 if not dtype.is_complex else dtype
-    numbers = torch.empty(count, dtype=part).normal_(generator=generator)
+    numbers = torch.empty(count, dtype=part, device=_HOST).normal_(generator=generator)
     if not dtype.is_complex:
         numbers = _shaped(content, numbers, seed, generator)
-    whole = torch.empty(content.bytes, dtype=torch.uint8)
+    whole = torch.empty(content.bytes, dtype=torch.uint8, device=_HOST)
     whole[: count * dtype.itemsize].view(dtype).copy_(numbers)
     return whole.untyped_storage()
 
@@ -166,23 +168,27 @@ def updated(content: UpdatedContent, origin: torch.UntypedStorage, seed: int) ->
     output grow or shrink together, and a few steps shift all scores of an output. Adam moves each number by about the
     learning rate per step, however small the gradient is.
     """
-    numbers = torch.empty(0, dtype=content.dtype)
+    numbers = torch.empty(0, dtype=content.dtype, device=_HOST)
     numbers.set_(origin, 0, (origin.nbytes() // content.dtype.itemsize,), (1,))
     if content.dtype.is_complex or len(numbers) % content.inputs:
         return origin
     before = numbers.float().view(-1, content.inputs)
     generator = torch.Generator().manual_seed((seed * _STRIDE + content.serial) % (1 << 62))
     moves = torch.empty_like(before).normal_(generator=generator)
-    moves += torch.empty(len(before), 1).normal_(generator=generator)
-    together = float(torch.empty(()).normal_(generator=generator))
+    moves += _normal(len(before), 1, generator=generator)
+    together = float(_normal(generator=generator))
     size = float(before.square().mean().sqrt())
     if not size:  # a second moment that is still zero stays zero
         return origin
     share = min(_STEP * content.updates + content.distance / size, _FARTHEST)
     after = before + (moves * size + before * together) * share
-    whole = torch.empty(max(content.bytes, origin.nbytes()), dtype=torch.uint8).zero_()
+    whole = torch.empty(max(content.bytes, origin.nbytes()), dtype=torch.uint8, device=_HOST).zero_()
     whole[: len(numbers) * content.dtype.itemsize].view(content.dtype).copy_(after.flatten())
     return whole.untyped_storage()
+
+
+def _normal(*size: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.float32, device=_HOST).normal_(generator=generator)
 
 
 def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: torch.Generator) -> torch.Tensor:
@@ -192,7 +198,7 @@ def _shaped(content: BlockContent, numbers: torch.Tensor, seed: int, generator: 
     is_product = content.call is None or columns > 0
     if is_product and 2 <= columns <= _MOST_COLUMNS and count >= columns * max(column, 2):
         rows = numbers[: count // (columns * column) * columns * column].view(-1, columns, column)
-        rows.add_(torch.empty(columns, 1).normal_(generator=generator), alpha=level.spread)
+        rows.add_(_normal(columns, 1, generator=generator), alpha=level.spread)
         rows.mul_(level.scale / math.sqrt(1 + level.spread**2))
     elif is_product and count >= _MANY:
         numbers.mul_(level.scale)
@@ -223,7 +229,7 @@ def _softmax(
     scores = numbers[:size].view(view.size)
     places = [1] * scores.dim()
     places[dimension] = scores.size(dimension)
-    scores.add_(torch.empty(places).normal_(generator=generator), alpha=level.spread)
+    scores.add_(_normal(*places, generator=generator), alpha=level.spread)
     numbers[:size] = scores.mul_(level.scale / math.sqrt(1 + level.spread**2)).softmax(dimension).flatten()
     return numbers
 

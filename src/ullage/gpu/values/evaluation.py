@@ -3,11 +3,11 @@
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from ullage.base.units import KIB, MIB
+from ullage.base.units import GIB, KIB, MIB
 from ullage.gpu.values.content import (
     KEY,
     BlockContent,
@@ -34,6 +34,8 @@ WHOLE_BYTES: Final = 64 * MIB
 # all results of an operation that runs on the host
 _MADE_BYTES: Final = 256 * MIB
 _DRAWN_BYTES: Final = 512 * MIB
+# Computing this much in the middle of a run takes less than a minute.
+_SHORTENED_BYTES: Final = 16 * GIB
 # One n-th of the memory budget stays free for computations; this is n.
 _LEFT: Final = 8
 # Tensors of at most this size may use half of the free part of the budget. So sizes, flags and settings stay known when
@@ -54,6 +56,14 @@ class EvaluationError(Exception):
     """A GPU value cannot be computed on the host."""
 
 
+class _HostRun(NamedTuple):
+    places: Mapping[str, WrittenView]
+    passing: Passing
+    written: dict[str, torch.UntypedStorage]
+    copies: bool  # A custom operator may write arguments that its schema marks as read-only.
+    fills_holes: bool
+
+
 class Evaluation:
     """Computes the contents of GPU memory on the host, within limits of size and memory."""
 
@@ -68,6 +78,8 @@ class Evaluation:
         self.failures: dict[str, str] = {}
         """Maps each operation that failed on the host to the first line of its error."""
         self.routing = routing
+        self._worked_bytes = 0
+        self._left_bytes = _SHORTENED_BYTES
 
     # ---- kept values
 
@@ -91,7 +103,7 @@ class Evaluation:
         content.value = value
         content.call = None
         content.depth = 0
-        size = value.nbytes()
+        size = value.nbytes() if content.holes is None else 2 * value.nbytes()
         self.kept_bytes += size
         self._note_peak()
 
@@ -132,6 +144,27 @@ class Evaluation:
         with self._passing() as passing:
             return operand.of(self._storage_of(operand.content, passing))
 
+    def certainty_of(self, operand: Operand) -> Certainty:
+        """Return how certain the values of a GPU tensor are, after `value_of` has returned them.
+
+        They are unknown if they all depend on memory that the script has not written. The values of a tensor that the
+        script has written in part are known: a script that uses the other part would fail on a real GPU, too.
+        """
+        holes = self.holes_in(operand)
+        return Certainty.UNKNOWN if holes is not None and bool(holes.all()) else operand.content.certainty
+
+    def holes_in(self, operand: Operand) -> torch.Tensor | None:
+        """Return for each element of a GPU tensor whether it depends on memory that the script has not written.
+
+        None: no element does.
+        """
+        holes = operand.content.holes
+        if holes is None:
+            return None
+        with on_the_host():
+            found = operand.of(holes.untyped_storage()).reshape(-1).view(torch.uint8)
+            return found.view(-1, operand.dtype.itemsize).any(1)
+
     def results_of(self, call: OperatorCall) -> list[torch.Tensor]:
         """Run a recorded operation on the host and return its results, without storing them.
 
@@ -140,29 +173,51 @@ class Evaluation:
             Exception: anything that the operator itself raises.
         """
         with self._passing() as passing:
-            return list(self._results_of(call, passing, {}).values())
+            found = list(self._results_of(call, passing, {}).values())
+            if self._has_holes(call):
+                others = self._results_of(call, passing, {}, fills_holes=True).values()
+                if not all(map(_are_equal, found, others)):
+                    raise EvaluationError("the result depends on memory that the script has not written")
+            return found
 
-    def bytes_of(self, content: BlockContent) -> None:
-        """Compute the bytes of a GPU memory block now, so that ullage can free the recorded inputs of the block."""
-        with self._passing() as passing:
-            self._storage_of(content, passing)
+    def shorten(self, content: BlockContent) -> None:
+        """Compute the bytes of a GPU memory block now, so that ullage can free the recorded inputs of the block.
+
+        The bytes become unknown if they cannot be computed, or if the script has already shortened so many long chains
+        of operations that more of them would make the run slow.
+        """
+        if self._left_bytes > 0 and self.has_room(content.bytes):
+            before = self._worked_bytes
+            with suppress(EvaluationError), self._passing() as passing:
+                self._storage_of(content, passing)
+            self._left_bytes -= self._worked_bytes - before
+            if self._left_bytes <= 0:
+                self.failures["long chains of operations"] = (
+                    f"more than {_SHORTENED_BYTES // GIB} GiB of intermediate results; later ones are unknown"
+                )
+        if content.value is None:
+            self._give_up_content(content)
 
     def _storage_of(self, content: BlockContent, passing: Passing) -> torch.UntypedStorage:
         if (found := _found(content, passing)) is not None:
             return found
-        # Compute the sources first, in a loop: chains of operations are longer than Python's stack.
-        begun: set[BlockContent] = set()
-        waiting = [content]
+        # Compute the sources in the order of the script, and in a loop, because chains are longer than Python's stack.
+        # In this order, an intermediate result is needed for about as long as the script itself keeps it.
+        needed, waiting = {content}, [content]
         while waiting:
-            each = waiting[-1]
-            if each not in begun and _found(each, passing) is None:
-                begun.add(each)
-                waiting += (source for source in reversed(self._sources(each)) if source not in begun)
-                continue
-            waiting.pop()
-            if waiting and _found(each, passing) is None:
+            new = [
+                each for each in self._sources(waiting.pop()) if each not in needed and _found(each, passing) is None
+            ]
+            needed.update(new)
+            waiting += new
+        order = sorted(needed, key=lambda each: (each.serial, isinstance(each, UpdatedContent)), reverse=True)
+        del needed, new  # so that memory is free as soon as the next operation has used it
+        while order:
+            each = order.pop()
+            if each is not content and _found(each, passing) is None:
                 with suppress(EvaluationError):  # The error is raised again by the content that needs this one.
                     self._made(each, passing)
+            del each
         return self._made(content, passing)
 
     def _sources(self, content: BlockContent) -> list[BlockContent]:
@@ -189,12 +244,17 @@ class Evaluation:
         if content.bytes > _DRAWN_BYTES or not self._has_room_to_work(content.bytes):
             raise EvaluationError(f"a tensor of {content.bytes} bytes is too large to be computed")
         drawn = draw(content, self.seed)
-        content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
+        if content.is_new:
+            content.certainty = Certainty.KNOWN
+            content.holes = torch.ones(content.bytes, dtype=torch.bool, device="cpu")
+        else:
+            content.certainty = max(content.certainty, Certainty.DRAWN if content.is_float else Certainty.UNKNOWN)
         self._settle(content, drawn, passing)
         return drawn
 
     def _settle(self, content: BlockContent, found: torch.UntypedStorage, passing: Passing) -> None:
         size = found.nbytes()
+        self._worked_bytes += size
         if size <= self.bound_of(content.dtype) and self.has_room(size) and self._has_room_to_work(size):
             self.keep(content, found)
         else:
@@ -221,21 +281,31 @@ class Evaluation:
         written: dict[str, torch.UntypedStorage] = {}
         try:
             results = self._results_of(call, passing, written)
+            self._worked_bytes += sum(operand.bytes for operand in operands_in(call))
             self._spread(call)
+            others: dict[str, torch.UntypedStorage] = {}
+            if has_holes := self._has_holes(call):
+                other_results = self._results_of(call, passing, others, fills_holes=True)
             for target in call.targets:
                 content = target.content()
                 if content is None or content.value is not None:
                     continue
-                if isinstance(target.place, str):
-                    self._settle(content, written[target.place], passing)
-                else:
-                    self._settle(content, _laid_out(results[target.place], target.view, content.bytes), passing)
+                found = _storage_at(target, results, written, content.bytes)
+                if has_holes:
+                    content.holes = different(found, _storage_at(target, other_results, others, content.bytes))
+                self._settle(content, found, passing)
         except EvaluationError:
             self._give_up(call)
         except Exception as error:  # An operator may raise anything; the run continues without its value.
             name = str(call.operator)
             self.failures.setdefault(name, str(error).partition("\n")[0][:200])
             self._give_up(call)
+
+    @staticmethod
+    def _has_holes(call: OperatorCall) -> bool:
+        return any(operand.content.holes is not None for operand in operands_in(call)) or any(
+            target.base is not None and target.base.holes is not None for target in call.targets
+        )
 
     def _spread(self, call: OperatorCall) -> None:
         certainty = certainty_of(call)
@@ -249,30 +319,28 @@ class Evaluation:
         for target in call.targets:
             content = target.content()
             if content is not None and content.value is None:
-                content.call = None
-                content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+                self._give_up_content(content)
 
+    @staticmethod
+    def _give_up_content(content: BlockContent) -> None:
+        content.call = None
+        content.depth = 0
+        content.certainty = Certainty.DRAWN if content.is_float else Certainty.UNKNOWN
+
+    # A result does not depend on unwritten memory if it is the same whatever the memory holds: zeros, or other bytes if
+    # `fills_holes`.
     def _results_of(
-        self, call: OperatorCall, passing: Passing, written: dict[str, torch.UntypedStorage]
+        self,
+        call: OperatorCall,
+        passing: Passing,
+        written: dict[str, torch.UntypedStorage],
+        *,
+        fills_holes: bool = False,
     ) -> Mapping[int, Any]:
-        places = {target.place: target for target in call.targets if isinstance(target.place, str)}
-
-        copies = is_foreign(
-            call.operator._schema.name
-        )  # A custom operator may write arguments that its schema marks as read-only.
-
-        def host(argument: Any, place: str) -> Any:
-            if isinstance(argument, list | tuple):
-                return [host(each, f"{place}.{number}") for number, each in enumerate(argument)]
-            if place in places:
-                return self._writable(places[place], passing, written)
-            if isinstance(argument, Operand):
-                value = argument.of(self._storage_of(argument.content, passing))
-                return value.clone() if copies else value
-            return argument
-
-        arguments = [host(each, str(number)) for number, each in enumerate(call.arguments)]
-        keywords = {name: host(each, name) for name, each in call.keywords.items()}
+        places = {str(target.place): target for target in call.targets if isinstance(target.place, str)}
+        run = _HostRun(places, passing, written, is_foreign(call.operator._schema.name), fills_holes)
+        arguments = [self._host_argument(each, str(number), run) for number, each in enumerate(call.arguments)]
+        keywords = {name: self._host_argument(each, name, run) for name, each in call.keywords.items()}
         if "device" in keywords and keywords["device"] is not None:
             keywords["device"] = torch.device("cpu")
         if "generator" in keywords:
@@ -291,16 +359,26 @@ class Evaluation:
             return result
         return dict(enumerate(result if isinstance(result, list | tuple) else (result,)))
 
-    def _writable(
-        self, target: WrittenView, passing: Passing, written: dict[str, torch.UntypedStorage]
-    ) -> torch.Tensor:
-        content = target.content()
+    def _host_argument(self, argument: Any, place: str, run: "_HostRun") -> Any:
+        if isinstance(argument, list | tuple):
+            return [self._host_argument(each, f"{place}.{number}", run) for number, each in enumerate(argument)]
+        if place in run.places:
+            return self._writable(run.places[place], run)
+        if isinstance(argument, Operand):
+            storage = self._storage_of(argument.content, run.passing)
+            value = argument.of(_filled(argument.content, storage) if run.fills_holes else storage)
+            return value.clone() if run.copies else value
+        return argument
+
+    def _writable(self, target: WrittenView, run: "_HostRun") -> torch.Tensor:
+        content, base = target.content(), target.base
         size = max(content.bytes if content is not None else 0, target.view.end_bytes)
-        if target.base is None:
-            storage = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        if base is None:
+            storage = torch.zeros(size, dtype=torch.uint8, device="cpu").untyped_storage()
         else:
-            storage = extended(self._storage_of(target.base, passing), max(size, target.base.bytes))
-        written[str(target.place)] = storage
+            before = self._storage_of(base, run.passing)
+            storage = extended(_filled(base, before) if run.fills_holes else before, max(size, base.bytes))
+        run.written[str(target.place)] = storage
         return target.view.of(storage)
 
     def _seed_of(self, call: OperatorCall) -> int:
@@ -331,6 +409,53 @@ def _found(content: BlockContent, passing: Passing) -> torch.UntypedStorage | No
     if not content.bytes:  # An empty content is always known.
         return torch.UntypedStorage(0)
     return passing.get(content)
+
+
+# Bytes that are neither small nor equal to each other, with both signs. A boolean is 0 or 1.
+def _filled(content: BlockContent, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    if content.holes is None:
+        return storage
+    whole = _bytes_of(extended(storage, storage.nbytes()))
+    if content.dtype == torch.bool:
+        noise = torch.ones_like(whole)
+    else:
+        each = content.dtype.itemsize
+        noise = torch.arange(len(whole), dtype=torch.int64, device="cpu")
+        noise = (noise * 37 + noise.div(each, rounding_mode="floor").remainder(2) * 128).remainder(256).byte()
+    whole[: len(content.holes)][content.holes] = noise[: len(content.holes)][content.holes]
+    return whole.untyped_storage()
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor):
+        return bool(one == other)
+    return one.size() == other.size() and bool(
+        torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
+    )
+
+
+def different(one: torch.UntypedStorage, other: torch.UntypedStorage) -> torch.Tensor | None:
+    """Return for each byte whether two storages differ in it, or None if they do not differ.
+
+    Raises:
+        EvaluationError: the storages have different sizes.
+    """
+    if one.nbytes() != other.nbytes():
+        raise EvaluationError("the size of the result depends on memory that the script has not written")
+    found = _bytes_of(one) != _bytes_of(other)
+    return found if bool(found.any()) else None
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+def _storage_at(
+    target: WrittenView, results: Mapping[int, Any], written: Mapping[str, torch.UntypedStorage], size_bytes: int
+) -> torch.UntypedStorage:
+    if isinstance(target.place, str):
+        return written[target.place]
+    return _laid_out(results[target.place], target.view, size_bytes)
 
 
 def _computed(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -382,6 +507,6 @@ def _laid_out(result: torch.Tensor, view: TensorView, size_bytes: int) -> torch.
         and not isinstance(result, torch.nn.Parameter)
     ):
         return storage
-    whole = torch.zeros(size_bytes, dtype=torch.uint8).untyped_storage()
+    whole = torch.zeros(size_bytes, dtype=torch.uint8, device="cpu").untyped_storage()
     view.of(whole).copy_(result)
     return whole

@@ -11,25 +11,37 @@ from typing import Any, Final
 
 import torch
 
+from ullage.gpu.values.faults import Faults
+
 _OWN_FOLDER: Final = str(Path(__file__).resolve().parent)
 _OPERATORS: Final = str(Path(torch._ops.__file__ or "").resolve())
 
 
 @cache
-def hide_own_frames() -> None:
-    """Remove ullage's frames from all later memory snapshots of this process."""
+def hide_own_frames(faults: Faults) -> None:
+    """Remove ullage's frames from all later memory snapshots of this process.
+
+    Args:
+        faults: the collection that stores ullage's own errors.
+    """
     original = torch._C._cuda_memorySnapshot
-    torch._C._cuda_memorySnapshot = lambda *arguments, **keywords: _hidden(original(*arguments, **keywords))
+
+    def without_own_frames(*arguments: Any, **keywords: Any) -> Any:
+        snapshot = original(*arguments, **keywords)
+        with faults.kept("a memory snapshot"):
+            _hide(snapshot)
+        return snapshot
+
+    torch._C._cuda_memorySnapshot = without_own_frames
 
 
-def _hidden(snapshot: Any) -> Any:
+def _hide(snapshot: Any) -> None:
     segments = snapshot.get("segments", [])
     held = (block for segment in segments for block in segment.get("blocks", []))
     traced = (entry for trace in snapshot.get("device_traces", []) for entry in trace)
     for each in (*segments, *held, *traced):
         if each.get("frames"):
             each["frames"] = _without_own(each["frames"])
-    return snapshot
 
 
 def _without_own(frames: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -1,14 +1,16 @@
 """Intercept every operator that the script runs on the GPU, and record it or compute its result."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
 
-from ullage.gpu.values.answers import COUNTED, SIZED_BY_READS, Answers
+from ullage.gpu.values.answers import COUNTED, SIZED_BY_READS, Answers, read_by
 from ullage.gpu.values.content import BlockContents, Certainty, EmulatedDriver
 from ullage.gpu.values.dispatch import PYTHON, Invocation, Watch, tensors_in
 from ullage.gpu.values.evaluation import FLOAT_BYTES, Evaluation
+from ullage.gpu.values.faults import Faults
 from ullage.gpu.values.messages import RankMessages
 from ullage.gpu.values.notes import Notes, is_on_card
 from ullage.gpu.values.operator_plan import PRODUCTS, OperatorPlan, is_small, plan_of
@@ -36,8 +38,8 @@ Keep = Callable[[torch.Tensor, torch.Tensor, Certainty], None]
 class Interception(Watch):
     """Records what operators write to GPU memory, and provides the values that they read from it."""
 
-    def __init__(self, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
-        super().__init__(everything=False)
+    def __init__(self, faults: Faults, evaluation: Evaluation, reads: Reads, driver: EmulatedDriver) -> None:
+        super().__init__(faults, everything=False)
         self.notes = Notes(evaluation)
         self.messages = RankMessages(self.notes)
         """The messages that ranks send to each other."""
@@ -45,6 +47,7 @@ class Interception(Watch):
         self._writes = Writes(self.notes, self.waiting, driver)
         self._answers = Answers(self.notes, reads, self.waiting, driver.answer)
         self._reads = reads
+        self._answer = driver.answer
         self._handlers: dict[str, Callable[..., Any]] = {
             "aten::_local_scalar_dense": self._answers.scalar,
             "aten::equal": self._answers.equal,
@@ -57,10 +60,10 @@ class Interception(Watch):
             **dict.fromkeys(WRITES_UNSAID, self._writes.run_unsaid),
         }
 
-    def see(self, keyset: Any, operator: Any, *arguments: Any, **keywords: Any) -> Any:
-        plan = plan_of(operator)
-        op = Invocation(keyset, plan, operator, arguments, keywords)
-        if self.has_ended or plan.is_composite or keyset.has(PYTHON):
+    def handle(self, op: Invocation) -> Any:
+        plan = op.plan = plan_of(op.operator)
+        arguments = op.arguments
+        if self.has_ended or plan.is_composite or op.keyset.has(PYTHON):
             return op.run()
         if plan.written:
             if plan.name == "aten::copy_" and not arguments[0].is_cuda and is_on_card(arguments[1]):
@@ -70,6 +73,31 @@ class Interception(Watch):
         if handler is not None and arguments[0].is_cuda:
             return handler(op)
         return self._run_and_note(op)
+
+    def run_plainly(self, op: Invocation) -> None:
+        is_sized = op.operator._schema.name in SIZED_BY_READS
+        if is_sized:
+            self._answer(1)  # as in `Answers.checks_hold`
+        try:
+            op.run_plainly()
+        finally:
+            if is_sized:
+                self._answer(None)
+
+    def lose(self, op: Invocation) -> None:
+        try:
+            plan = op.plan
+            touched = (*op.arguments, *op.keywords.values()) if plan.is_foreign else op.written()
+            for each in tensors_in((*touched, op.result)):
+                if each.is_cuda:
+                    self.notes.lose(each)
+        except Exception:
+            self.notes.clear()
+        kind: ReadKind | None = ReadKind.SHAPE
+        with suppress(Exception):  # The same error may occur again.
+            kind = read_by(op)
+        if kind is not None:
+            self._reads.note_fault(kind, op.operator._schema.name.partition("::")[2].strip("_"))
 
     # Products in a backward pass are never recorded, because they decide nothing.
     def _multiply(self, op: Invocation) -> Any:

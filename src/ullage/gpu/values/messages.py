@@ -75,7 +75,7 @@ class _MadeOfAlike(_Deferred):
 
     def __call__(self, out: torch.Tensor) -> torch.Tensor:
         value = self.notes.evaluation.value_of(self.own)
-        self._know(self.own.content.certainty)
+        self._know(self.notes.evaluation.certainty_of(self.own))
         return out.copy_(_of_alike(value, self.ranks, self.operation).view(out.shape))
 
 
@@ -380,7 +380,7 @@ class RankMessages:
         if own.content.is_unwritten or own.content.certainty == Certainty.UNKNOWN:
             return None
         value = self._notes.evaluation.value_of(own)
-        certainty = own.content.certainty
+        certainty = self._notes.evaluation.certainty_of(own)
         differ = value.numel() > 1 and bool((value != value.reshape(-1)[0]).any())
         return (value, certainty) if certainty < Certainty.UNKNOWN and differ else None
 

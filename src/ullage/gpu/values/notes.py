@@ -4,7 +4,7 @@ Numbers are assumed to be finite, unless a script has put infinities among them.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -107,9 +107,12 @@ class Notes:
         depth = 0
         for operand in operands_in(call):
             content = operand.content
-            certainty = max(certainty, content.certainty)
+            if (
+                not content.is_unwritten or content.is_float
+            ):  # whether the result depends on unwritten memory is found out on the host
+                certainty = max(certainty, content.certainty)
             depth = max(depth, content.depth)
-        if certainty == Certainty.DRAWN and (assumed := _assumed_answer(call)) is not None:
+        if certainty >= Certainty.DRAWN and (assumed := _assumed_answer(call)) is not None:
             call.operator, call.arguments, call.keywords = _FILL, assumed, {}
             certainty, depth = Certainty.ASSUMED, 0
         return certainty, depth + 1
@@ -175,14 +178,19 @@ class Notes:
             return
         if is_large:
             content.certainty = max(certainty, Certainty.DRAWN)
+        if content.is_float and certainty == Certainty.UNKNOWN and _has_random(call):
+            # Random numbers whose mask, or other integers, are unknown are random numbers.
+            content.certainty = Certainty.DRAWN
+            self.contents.put(block, content)
+            return
         content.call = call
         call.targets.append(WrittenView(content, TensorView(tensor), place, base, base_counts=base_counts))
         self.contents.put(block, content)
         if depth >= _DEEPEST:
             # Results of a backward pass do not bound values that are generated later.
             is_wanted = size <= _DRAWN_BYTES and torch._C._current_graph_task_id() == -1
-            if (content.certainty < Certainty.DRAWN or is_wanted) and evaluation.has_room(size):
-                evaluation.bytes_of(content)
+            if content.certainty < Certainty.DRAWN or is_wanted:
+                evaluation.shorten(content)
             else:
                 content.call = None
                 content.depth = 0
@@ -199,9 +207,13 @@ class Notes:
                 whole = extended(before.value, size)
                 certainty = max(certainty, before.certainty)
             else:
-                whole = torch.zeros(size, dtype=torch.uint8).untyped_storage()
+                whole = torch.zeros(size, dtype=torch.uint8, device="cpu").untyped_storage()
             view.of(whole).copy_(value)
-        content = BlockContent(size, tensor.dtype, certainty)
+            content = BlockContent(size, tensor.dtype, certainty)
+            if before is not None and before.holes is not None and view.bytes < size:
+                holes = extended(before.holes.untyped_storage(), size)
+                view.of(holes).zero_()
+                content.holes = torch.empty(0, dtype=torch.bool, device="cpu").set_(holes)
         if size <= evaluation.bound_of(tensor.dtype) and evaluation.has_room(size):
             evaluation.keep(content, whole)
         contents.put(block, content)
@@ -214,7 +226,7 @@ class Notes:
                 value = self.evaluation.value_of(operand)
         except (EvaluationError, RuntimeError, NotImplementedError):
             return None
-        return value, operand.content.certainty
+        return value, self.evaluation.certainty_of(operand)
 
     def held_sparse(self, sparse: torch.Tensor) -> tuple[torch.Tensor, Certainty] | None:
         """Return a host copy of a sparse GPU tensor and the certainty of its indices.
@@ -245,6 +257,13 @@ class Notes:
             return
         self.contents.put(block, unknown(self.contents.whole_bytes(block), tensor.dtype))
 
+    def lose(self, tensor: torch.Tensor) -> None:
+        """Mark a tensor's values as unknown, whatever its layout."""
+        if tensor.layout == torch.strided:
+            self.unseen(tensor)
+        else:
+            self.forget_parts(tensor)
+
     def forget_parts(self, sparse: torch.Tensor) -> None:
         """Mark the indices and values of a sparse tensor as unknown."""
         for part in parts_of(sparse):
@@ -260,9 +279,11 @@ class Notes:
         captured, self._captured = self._captured, []
         return captured
 
-    def replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], launch: Callable[[], None]) -> None:
-        """Launch a CUDA graph, and mark the memory that it writes as unknown."""
-        launch()
+    def before_replay(self) -> None:
+        """Do nothing: the values before a CUDA graph runs are not needed."""
+
+    def after_replay(self, captured: Sequence[tuple[tuple[int, int], torch.dtype]], _: object) -> None:
+        """Mark the memory that a CUDA graph has written as unknown."""
         for block, dtype in captured:
             self.contents.put(block, unknown(block[1], dtype))
 
@@ -281,6 +302,10 @@ def unknown(size_bytes: int, dtype: torch.dtype) -> BlockContent:
     """Return a `BlockContent` for GPU memory whose values ullage does not know."""
     is_float = dtype.is_floating_point or dtype.is_complex
     return BlockContent(size_bytes, dtype, Certainty.DRAWN if is_float else Certainty.UNKNOWN)
+
+
+def _has_random(call: OperatorCall) -> bool:
+    return any(each.content.is_float and each.content.certainty == Certainty.DRAWN for each in operands_in(call))
 
 
 def _unwritten(size_bytes: int, tensor: torch.Tensor, *, is_new: bool) -> BlockContent:
@@ -312,14 +337,26 @@ def _assumed_answer(call: OperatorCall) -> list[Any] | None:
     return None if answer is None or _has_infinity(operand.content) else [list(operand.size), answer]
 
 
-def _has_infinity(content: BlockContent, depth: int = _FAR_BACK) -> bool:
-    call = content.call
+def _has_infinity(content: BlockContent) -> bool:
+    level, seen = [content], {content}
+    for _ in range(_FAR_BACK):
+        sources: list[BlockContent] = []
+        for each in level:
+            if _is_infinite(each):
+                return True
+            if each.value is None and each.call is not None:
+                sources += (operand.content for operand in operands_in(each.call) if operand.content.is_float)
+        level = [each for each in dict.fromkeys(sources) if each not in seen]
+        seen.update(level)
+    return False
+
+
+def _is_infinite(content: BlockContent) -> bool:
     if content.value is not None:
         with torch._C._ExcludeDispatchKeyGuard(ONLY):
-            numbers = torch.empty(0, dtype=content.dtype).set_(content.value)
+            numbers = torch.empty(0, dtype=content.dtype, device="cpu").set_(content.value)
             return bool(torch.isinf(numbers).any())
-    if call is None or depth == 0:
-        return False
-    if any(isinstance(each, float) and math.isinf(each) for each in (*call.arguments, *call.keywords.values())):
-        return True
-    return any(_has_infinity(each.content, depth - 1) for each in operands_in(call) if each.content.is_float)
+    call = content.call
+    return call is not None and any(
+        isinstance(each, float) and math.isinf(each) for each in (*call.arguments, *call.keywords.values())
+    )

@@ -76,14 +76,17 @@ _LEAVES: Final = frozenset(("aten::copy_", "aten::lift_fresh", "aten::_euclidean
 _READ_FOR_SUBCLASSES: Final = frozenset(
     ("aten::unbind", "aten::chunk", "aten::clone", "aten::select", "aten::matmul", "aten::contiguous")
 )
-# The operators inside these must not be intercepted: they wrap a number in a GPU tensor, which PyTorch cannot pass to
-# Python (`toPyObject` in torch/csrc/jit/python/pybind_utils.cpp).
-_CLOSED: Final = frozenset(
+CLOSED: Final = frozenset(
     (
         *("aten::pow.Scalar", "aten::pow.Scalar_out", "aten::isin.Scalar_Tensor", "aten::isin.Scalar_Tensor_out"),
         *("aten::bucketize.Scalar", "aten::searchsorted.Scalar"),
     )
 )
+"""Operators inside which no operator may be intercepted.
+
+They wrap a number in a GPU tensor, which PyTorch cannot pass to Python (`toPyObject` in
+torch/csrc/jit/python/pybind_utils.cpp).
+"""
 _NAMESPACES_WITHOUT_VALUES: Final = ("profiler", "prim", "prims", "inductor", "quantized", "_quantized", "rngprims")
 
 # PyTorch tests the operators in these namespaces on both CPU and GPU.
@@ -116,7 +119,7 @@ class OperatorPlan:
         places += [(each.name, each) for each in schema.arguments if each.kwarg_only]
         self.number_places = [int(place) for place, each in places if place.isdigit() and str(each.type) == "Tensor"]
         """The positions of tensor arguments for which a script may pass a Python number."""
-        self.is_closed = operator.name() in _CLOSED
+        self.is_closed = operator.name() in CLOSED
         """Whether the operators that this operator calls run without interception by ullage."""
         self._with_numbers: dict[tuple[int, ...], Any] = {}
         self.written = [place for place, each in places if each.alias_info is not None and each.alias_info.is_write]
@@ -187,7 +190,7 @@ def composites() -> frozenset[str]:
     """
     names = torch._C._dispatch_get_registrations_for_dispatch_key
     made = {*names("CompositeImplicitAutograd"), *names("CompositeExplicitAutograd")}
-    return frozenset(made.difference(names("CUDA"), _CLOSED))
+    return frozenset(made.difference(names("CUDA"), CLOSED))
 
 
 def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bool:
@@ -202,7 +205,7 @@ def passes(name: str, made_of_others: Container[str], *, everything: bool) -> bo
 
 def is_composite(name: str) -> bool:
     """Return whether an operator consists of other operators that are intercepted."""
-    if name in _CLOSED:
+    if name in CLOSED:
         return False
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(

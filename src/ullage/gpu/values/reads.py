@@ -4,7 +4,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -57,6 +57,9 @@ class Read(NamedTuple):
     kind: ReadKind
     operation: str
     certainty: Certainty
+
+
+_UNSEEN_READ: Final = Read(None, ReadKind.SHAPE, "an operator", Certainty.UNKNOWN)
 
 
 class Reads:
@@ -118,6 +121,13 @@ class Reads:
         self.bytes[read] += size_bytes
         if self.missed is not None and not self.are_logged_only:
             self.missed()
+
+    def note_fault(self, kind: ReadKind, operation: str) -> None:
+        """Count a read of a GPU value during which ullage itself failed. The value is unknown."""
+        read = _UNSEEN_READ
+        with suppress(Exception):  # The same error may occur again.
+            read = Read(callers_line(), kind, operation, Certainty.UNKNOWN)
+        self.counts[read] += 1
 
 
 def _is_called_from(files: tuple[str, ...]) -> bool:

@@ -58,11 +58,11 @@ class Routing:
 
     def _indices(self, tokens: int, experts: int, chosen: int) -> torch.Tensor:
         if self.name == "worst":
-            return torch.arange(chosen).expand(tokens, chosen)
+            return torch.arange(chosen, device="cpu").expand(tokens, chosen)
         if self.name == "balanced":
-            return (torch.arange(tokens)[:, None] * chosen + torch.arange(chosen)) % experts
-        weights = torch.arange(1, experts + 1, dtype=torch.float64) ** -float(self.skew or 0)
-        noise = torch.empty(tokens, experts, dtype=torch.float64).exponential_(
+            return (torch.arange(tokens, device="cpu")[:, None] * chosen + torch.arange(chosen, device="cpu")) % experts
+        weights = torch.arange(1, experts + 1, dtype=torch.float64, device="cpu") ** -float(self.skew or 0)
+        noise = torch.empty(tokens, experts, dtype=torch.float64, device="cpu").exponential_(
             generator=torch.Generator().manual_seed(tokens)
         )
         return (weights / noise).topk(chosen, -1).indices

@@ -16,6 +16,7 @@ from ullage.gpu.values.computation import Computation
 from ullage.gpu.values.content import KEY, BlockContents, EmulatedDriver, UnseenWrites
 from ullage.gpu.values.dispatch import Listener, is_thread_seen
 from ullage.gpu.values.evaluation import Evaluation
+from ullage.gpu.values.faults import Faults
 from ullage.gpu.values.hidden_frames import hide_own_frames
 from ullage.gpu.values.interception import Interception
 from ullage.gpu.values.messages import RankMessages
@@ -45,11 +46,13 @@ class Values:
     def __init__(self, choice: ValuesChoice, driver: EmulatedDriver) -> None:
         self.choice = choice
         self.reads = Reads()
+        self.faults = Faults()
+        self.faults.on_fault = self._lose_everything
         self.evaluation = Evaluation(seed=choice.seed, routing=Routing(choice.routing), budget_bytes=BUDGET_BYTES)
         self._interception: Interception | Computation = (
-            Computation(self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
+            Computation(self.faults, self.reads, self.evaluation.failures, driver.answer, driver.leave_memory)
             if choice.mode == "all"
-            else Interception(self.evaluation, self.reads, driver)
+            else Interception(self.faults, self.evaluation, self.reads, driver)
         )
         self._driver = driver
         self.is_on = False
@@ -123,6 +126,18 @@ class Values:
             return
         self.is_on = False
         self.has_stopped = True
+        with self.faults.kept("the end of tracking"):
+            self._end()
+
+    def _lose_everything(self) -> None:
+        try:
+            if isinstance(self._interception, Interception):
+                self._interception.notes.clear()
+        except Exception as error:
+            self.faults.note("a loss of all values", error)
+            self._interception.has_ended = True
+
+    def _end(self) -> None:
         if compiled_graphs():
             # The guards of compiled graphs include the interception key; without it the graphs would be compiled again.
             self._interception.has_ended = True
@@ -143,9 +158,16 @@ class Values:
         """
         if self.is_on or self.has_stopped or self.choice.mode == "off":
             return
-        before = resident().bytes
         self.is_on = True
-        hide_own_frames()
+        try:
+            self._begin()
+        except Exception as error:
+            self.faults.note("the beginning of tracking", error)
+            self.stop()
+
+    def _begin(self) -> None:
+        before = resident().bytes
+        hide_own_frames(self.faults)
         self._driver.remember_sent(on=True)
         with without_collections():
             self._interception.install()
@@ -158,8 +180,12 @@ class Values:
         else:
             self._interception.notes.contents.watch(self._unseen_writes)
             self._watch_graphs(self._interception.notes)
-            watch_kernels(self._interception.notes.unseen, self._used, self._stand_in)
-            self._interception.waiting.watch_steps()
+            watch_kernels(
+                self.faults.keeping("a kernel of Triton", self._interception.notes.unseen),
+                None if self._used is None else self.faults.keeping("a kernel of Triton", self._used),
+                self._stand_in,
+            )
+            self._interception.waiting.watch_steps(self.faults)
         self.resident_bytes = max(0, resident().bytes - before)
 
     def _watch_threads(self) -> None:
@@ -167,27 +193,36 @@ class Values:
 
         def bootstrap_inner(thread: threading.Thread) -> None:
             if not self.has_stopped:
-                self._interception.include()
+                with self.faults.kept("the start of a thread"):
+                    self._interception.include()
             original(thread)
 
         self._stand_in(threading.Thread, _bootstrap_inner=bootstrap_inner)
 
     def _watch_graphs(self, graphs: Computation | Notes) -> None:
         graph: Any = torch.cuda.CUDAGraph
+        faults = self.faults
         begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
         recorded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
         def capture_begin(this: Any, *arguments: Any, **keywords: Any) -> Any:
             result = begin(this, *arguments, **keywords)
-            graphs.begin_capture()
+            with faults.kept("the capture of a CUDA graph"):
+                graphs.begin_capture()
             return result
 
         def capture_end(this: Any) -> Any:
-            recorded[this] = graphs.end_capture()
+            with faults.kept("the capture of a CUDA graph"):
+                recorded[this] = graphs.end_capture()
             return end(this)
 
         def replay(this: Any) -> None:
-            graphs.replay(recorded.get(this, ()), lambda: launch(this))
+            position = None
+            with faults.kept("a CUDA graph"):
+                position = graphs.before_replay()
+            launch(this)
+            with faults.kept("a CUDA graph"):
+                graphs.after_replay(recorded.get(this, ()), position)
 
         self._stand_in(graph, capture_begin=capture_begin, capture_end=capture_end, replay=replay)
 
@@ -212,7 +247,8 @@ class Values:
 
         def around(*arguments: Any, **keywords: Any) -> Any:
             result = original(*arguments, **keywords)
-            note()
+            with self.faults.kept("a seed"):
+                note()
             return result
 
         for module in modules:

@@ -29,7 +29,7 @@ class _DropoutStates:
         self._states[number] = torch.default_generator.get_state()
         if len(self._states) > _MOST_STATES:
             del self._states[next(iter(self._states))]
-        return torch.tensor(number)
+        return torch.tensor(number, device="cpu")
 
     def run(self, ticket: torch.Tensor, compute: Callable[[], Any]) -> Any:
         state = self._states.get(int(ticket.flatten()[0])) if ticket.numel() else None
@@ -225,7 +225,7 @@ def _recur(a: Arguments, numbers: Any, hidden: Any, cell: Any, *weights: Any) ->
     weights = tuple(each.reshape(shapes[number % len(shapes)]) for number, each in enumerate(weights))
     shape = (per_layer == 4, a["num_layers"], a["dropout"], a["train"], a["bidirectional"])
     if a["batch_sizes"]:
-        return function(numbers, torch.tensor(a["batch_sizes"]), state, list(weights), *shape)
+        return function(numbers, torch.tensor(a["batch_sizes"], device="cpu"), state, list(weights), *shape)
     return function(numbers, state, list(weights), *shape, a["batch_first"])
 
 

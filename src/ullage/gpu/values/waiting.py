@@ -14,6 +14,7 @@ from ullage.gpu.tracing.source import Line
 from ullage.gpu.values.consequence import may_decide
 from ullage.gpu.values.content import BlockContent, Certainty, Operand, OperatorCall, WrittenView
 from ullage.gpu.values.draw import level_of
+from ullage.gpu.values.faults import Faults
 from ullage.gpu.values.reads import ReadKind
 
 # One line may read random values this often before they begin to shrink.
@@ -101,13 +102,17 @@ class Waiting:
         asked = inner.content.call.operator._schema.name
         return _EQUALITIES.get((call.operator._schema.name, asked))
 
-    def watch_steps(self) -> None:
-        """Set the number of reads of every source line to zero after each optimizer step."""
+    def watch_steps(self, faults: Faults) -> None:
+        """Set the number of reads of every source line to zero after each optimizer step.
+
+        Args:
+            faults: the collection that stores ullage's own errors.
+        """
         # Imported here, because torch.optim takes long to load and not every script needs it.
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         # The hook is never removed: such a hook may itself stop the values, while PyTorch calls the other hooks.
-        register_optimizer_step_post_hook(lambda *_: self.renew())
+        register_optimizer_step_post_hook(faults.keeping("an optimizer step", lambda *_: self.renew()))
 
 
 def _smaller(operand: Operand, share: float) -> Operand:

@@ -4,7 +4,6 @@ Examples are in-place operators, operators with `out=`, and optimizer steps. Som
 schema declares as read-only.
 """
 
-from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -32,13 +31,6 @@ _OVERWRITES: Final = frozenset(
     (
         *("aten::zero_", "aten::fill_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_"),
         *("aten::bernoulli_", "aten::exponential_", "aten::cauchy_", "aten::geometric_", "aten::log_normal_"),
-    )
-)
-# They write given values to selected elements; the rest of the memory may be unwritten.
-_WRITES_BY_INDEX: Final = frozenset(
-    (
-        *("aten::scatter_", "aten::index_copy_", "aten::index_fill_", "aten::masked_fill_", "aten::masked_scatter_"),
-        *("aten::_cummax_helper", "aten::_cummin_helper"),
     )
 )
 WRITES_UNSAID: Final = {
@@ -77,13 +69,15 @@ class Writes:
             return self._written_unseen(op)
         if plan.name == "aten::resize_":
             return self._resized(op)
-        if plan.has_lists_only:
+        if plan.has_lists_only and not _has_whole_numbers_only(op):
             return self._optimizers(op)
         target: Any = argument_at(plan.written[0], op.arguments, op.keywords)
         if isinstance(target, list):
             target = target[0] if target else None
         if not is_on_card(target) or is_opaque(target):
-            return op.run()
+            result = op.run()
+            self._lose(op)
+            return result
         is_sent = plan.name == "aten::copy_" and _is_sent(op.arguments[1])
         if is_sent:
             self._waiting.renew()
@@ -94,8 +88,10 @@ class Writes:
         finally:
             if is_sent:
                 self._driver.sent_is_noted(False)  # noqa: FBT003  # by place
-        with suppress(RuntimeError, NotImplementedError):
+        try:
             self._note_written(op, call)
+        except (RuntimeError, NotImplementedError):  # tensors without their own storage
+            self._lose(op)
         returned = result if isinstance(result, tuple | list) else (result,)
         own = list(tensors_in(op.written()))
         for place, each in enumerate(returned):
@@ -103,6 +99,11 @@ class Writes:
                 certainty, depth = self._notes.standing(call, plan)
                 self._notes.put(self._notes.contents.block_of(each), each, call, certainty, depth, place)
         return result
+
+    def _lose(self, op: Invocation) -> None:
+        for each in tensors_in(op.written()):
+            if each.is_cuda and each.layout == torch.strided:
+                self._notes.unseen(each)
 
     def _note_written(self, op: Invocation, call: OperatorCall) -> None:
         plan = op.plan
@@ -121,11 +122,10 @@ class Writes:
                     written_places[where] = (each, own)
         own_operands = {id(operand) for _, operand in written_places.values()}
         for operand in operands_in(call):
-            if id(operand) in own_operands and (
-                overwrites or (plan.name in _WRITES_BY_INDEX and _is_new(operand.content))
-            ):
+            if id(operand) in own_operands and overwrites:
                 continue
-            certainty = max(certainty, operand.content.certainty)
+            if not operand.content.is_new:
+                certainty = max(certainty, operand.content.certainty)
             depth = max(depth, operand.content.depth)
         for where, (tensor, operand) in written_places.items():
             block = self._notes.contents.block_of(tensor)
@@ -134,8 +134,7 @@ class Writes:
             if is_elsewhere or (overwrites and TensorView(tensor).bytes >= operand.content.bytes):
                 base = None  # `out=` now has other memory; an inner operator may have written the same.
             standing, base_counts = certainty, False
-            if base is not None and not _is_new(base):
-                # New memory has no content to read.
+            if base is not None and not base.is_new:
                 base_counts = True
                 standing = max(certainty, base.certainty)
                 depth = max(depth, base.depth)
@@ -158,6 +157,11 @@ class Writes:
         return result
 
     def _optimizers(self, op: Invocation) -> Any:
+        contents = self._notes.contents
+        # Lists of several types: PyTorch runs an operator for each tensor, which is intercepted.
+        first = op.arguments[0]
+        whole = [each for each in first if not each.is_floating_point()] if isinstance(first, list | tuple) else ()
+        before = {id(each): contents.get(contents.block_of(each)) for each in whole if each.is_cuda}
         result = op.run()
         rates = _rates(op)
         for place, tensors in zip(op.plan.written, op.written(), strict=True):
@@ -166,6 +170,8 @@ class Writes:
                     self._assume_finite(tensors)  # found_inf
                 continue
             for number, each in enumerate(tensors or ()):
+                if before and id(each) in before and contents.get(contents.block_of(each)) is not before[id(each)]:
+                    continue
                 if each.is_cuda and not is_opaque(each):
                     rate = rates[number] if rates and place == "0" else None
                     self._note_updated(each, rate, is_of_mean=op.plan.name == _ADAM_BY_STEPS)
@@ -255,13 +261,14 @@ def _rates(op: Invocation) -> list[float] | None:
     return [abs(each) for each in said]
 
 
+def _has_whole_numbers_only(op: Invocation) -> bool:
+    if not op.plan.name.startswith("aten::_foreach_"):
+        return False
+    return not any(each.is_floating_point() or each.is_complex() for each in tensors_in(op.written()))
+
+
 def _is_sent(source: Any) -> bool:
     return isinstance(source, torch.Tensor) and not source.is_cuda and source.numel() >= _BATCH
-
-
-# Blocks of floats do not count, because matrix products are not intercepted.
-def _is_new(content: BlockContent) -> bool:
-    return content.is_unwritten and not content.is_float
 
 
 def _let_go(call: OperatorCall, own_operands: set[int]) -> None:

@@ -250,6 +250,7 @@ def _values_use(values: Values) -> ValuesUse:
         routing=choice.routing,
         host_bytes=evaluation.peak_bytes,
         failures=values.failures,
+        faults=values.faults.by_place,
         routed=evaluation.routing.chosen,
     )
 

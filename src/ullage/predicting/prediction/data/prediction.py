@@ -125,6 +125,8 @@ class ValuesUse:
     """The peak of host memory that ullage used for tensor values, in bytes."""
     failures: dict[str, str]
     """The operators that ullage could not compute on the CPU, each with its error."""
+    faults: dict[str, str] = field(default_factory=dict)
+    """The errors of ullage itself, by operator or event. They made tensor values unknown."""
     routed: int = 0
     """The number of times that ullage itself chose the experts of a mixture-of-experts layer, as `--routing` says."""
 

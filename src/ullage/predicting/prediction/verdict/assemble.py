@@ -159,6 +159,11 @@ def notes_of(request: Request, torch: TorchBuild, result: RunResult, cudnn: Cudn
             "ullage could not compute on the host: "
             + "; ".join(f"{name} ({why})" for name, why in result.values.failures.items())
         )
+    if result.values.faults:
+        notes.append(
+            "an error inside ullage made tensor values unknown; please report it: "
+            + "; ".join(f"{name} ({why})" for name, why in result.values.faults.items())
+        )
     notes += workspace.notes_of(cudnn, torch)
     notes += result.epoch.notes if result.epoch is not None else []
     if result.unwritten:
