@@ -16,7 +16,7 @@ guided=$environment-atheris
 if [ ! -e "$guided/atheris" ]; then
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$guided" 'atheris==3.0.0'
 fi
-readers=(text packed packed-text json page notebook live run-folder settings card)
+readers=(text packed packed-text json page timeline notebook live run-folder settings card)
 for reader in "${readers[@]}"; do
   echo "guided by coverage: $reader"
   PYTHONPATH=$guided "$environment/bin/python" -m tests.fuzzing.guided "$reader" \

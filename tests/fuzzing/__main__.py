@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--inputs", type=int, default=1 << 40, help="Stop after so many.")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", type=int, help="Read the input of this number again, in this process.")
     parser.add_argument("--keep", type=Path, default=Path("fuzz-findings"), help="Where inputs go that were found.")
     wanted = parser.parse_args()

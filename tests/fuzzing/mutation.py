@@ -48,6 +48,25 @@ _WORDS: Final = (
 )
 
 
+_PIECES: Final = (
+    "x", "Backward", "AddmmBackward0", "Backward<", "<", ">", "::apply", ">::apply", "at::_ops::", "::call", "::",
+    "autograd::", "autograd::Engine::", "AccumulateGrad", "_pin", "optim/", "/torch/optim/", "\\", "/", ".so", ".so.1",
+    ".py", "1", "12", " ", "\t", "\n", "\0", "\x1b[31m", "\u202e", "\u4e2d", "a.b", "c[0]", "[", "a[", "]",
+    "(", "((", "{", "'", '"', '\\"', "token=", "password: ", "hf_", "eyJ.", "sk-", "a@", "://", "ProfilerStep#", "step",
+    "_", "__", "-", "=", "&", "%3D", "&amp;", "<b>", "std::vector<", "std::pair<int, ", "site-packages/", "model.to(",
+    "<eval_with_key>", "<ipython-input-1-", "GatheredParameters", "vae", "loader", "e", "E5", "0x", "\ud7ff", "A_", "A",
+    "-----BEGIN RSA-----",
+)  # fmt: skip
+"""What names are made of: what patterns of the readers look for, and signs that are special somewhere."""
+
+
+def long_name(chance: random.Random, length: int) -> str:
+    """Return a name of about a number of characters: few pieces, repeated, so that many places in it look alike."""
+    repeated = "".join(chance.choices(_PIECES, k=chance.choice((1, 1, 2, 3))))
+    head, tail = (chance.choice(("", *chance.choices(_PIECES, k=3))) for _ in range(2))
+    return head + repeated * max(1, length // len(repeated)) + tail
+
+
 def damage_bytes(base: bytes, chance: random.Random) -> bytes:
     """Change a few opcodes, lengths and values of a pickle, or of anything that is bytes."""
     data = bytearray(base)
@@ -91,7 +110,10 @@ def change_text(base: str, chance: random.Random) -> str:
     """Change figures, words and lines of a text."""
     text = base
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
-        match chance.randrange(8):
+        match chance.randrange(9):
+            case 8:
+                at = chance.randrange(len(text) + 1)
+                text = text[:at] + long_name(chance, chance.choice((20, 300, 20_000))) + text[at:]
             case 0 | 1 | 2:
                 found = list(re.finditer(r"\d[\d.]*", text))
                 if found:
@@ -198,6 +220,14 @@ def _cut(holder: Any, key: Any, whole: list[Any], chance: random.Random) -> None
         _nudge(holder, key, whole, chance)
 
 
+def _lengthen(holder: Any, key: Any, whole: list[Any], chance: random.Random) -> None:
+    if isinstance(holder[key], str):
+        holder[key] = long_name(chance, chance.choice((30, 1_000, 30_000)))
+    else:
+        _nudge(holder, key, whole, chance)
+
+
 _CHANGES: Final[tuple[Callable[[Any, Any, list[Any], random.Random], None], ...]] = (
     _replace, _replace, _nudge, _nudge, _nudge, _delete, _take_another, _repeat, _wrap, _swap, _shuffle, _cut,
+    _lengthen,
 )  # fmt: skip

@@ -1,10 +1,13 @@
 """Snapshots and logs in the forms in which people pass them on, and random changes to each form."""
 
 import base64
+import bz2
 import gzip
 import io
 import json
+import lzma
 import random
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable, Sequence
@@ -42,6 +45,13 @@ def archives(contents: Sequence[bytes]) -> list[bytes]:
         lambda content: _zipped([("oom/data.pkl", content), ("oom/version", b"3\n")], zipfile.ZIP_STORED),
         lambda content: gzip.compress(content, 1),
         lambda content: gzip.compress(_zipped([("a", content)]), 1),
+        lambda content: _zipped([("tr\u00e4in/", b""), ("tr\u00e4in/\u8bb0\u5f55.pickle", content)]),
+        lambda content: gzip.compress(content[:100], 1) + gzip.compress(content[100:], 1),
+        lambda content: _zipped([("a.zip", _zipped([("b.pickle", content)]))]),
+        _tarred,
+        lambda content: gzip.compress(_tarred(content), 1),
+        bz2.compress,
+        lambda content: lzma.compress(content, preset=0),
     )
     return [kinds[number % len(kinds)](content) for number, content in enumerate([*contents, *contents])]
 
@@ -50,6 +60,8 @@ def change_archive(data: bytes, chance: random.Random, change_content: Change) -
     """Change the bytes of a packed file, or what is packed in it, its names, and how it is packed."""
     if chance.random() < 0.25:
         return _damaged_at_an_end(data, chance)
+    if not data.startswith((b"\x1f\x8b", b"PK")):  # only the first bytes of other archives are read
+        return damage_bytes(data, chance)
     if data.startswith(b"\x1f\x8b"):
         return gzip.compress(change_archive_or_content(gzip.decompress(data), chance, change_content), 1)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -66,14 +78,29 @@ def change_archive(data: bytes, chance: random.Random, change_content: Change) -
     if chance.random() < 0.1:  # flags and methods as its directory has them: encrypted, unknown
         at = packed.rindex(b"PK\x01\x02") + chance.choice((8, 10))
         packed[at] ^= 1 << chance.randrange(8)
+    if chance.random() < 0.1:  # a name that says that it is UTF-8, in its directory, at the file, or in both
+        for at, flags, name in [(packed.rindex(b"PK\x01\x02"), 9, 46), (packed.index(b"PK\x03\x04"), 7, 30)]:
+            if chance.random() < 0.7:
+                packed[at + flags] |= 8
+                packed[at + name : at + name + 1] = chance.choice((b"\xff", b"\xc3", b"\xed", b"\0"))
     return bytes(packed)
+
+
+def _tarred(content: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        info = tarfile.TarInfo("run/oom.pickle")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return made.getvalue()
 
 
 def change_archive_or_content(content: bytes, chance: random.Random, change_content: Change) -> bytes:
     """Change what was packed, which may be packed once more."""
     if content.startswith((b"PK\x03\x04", b"\x1f\x8b")):
         return change_archive(content, chance, change_content)
-    return change_content(content, chance) if len(content) > 10 else damage_bytes(content, chance)
+    is_other = len(content) <= 10 or content[257:262] == b"ustar"
+    return damage_bytes(content, chance) if is_other else change_content(content, chance)
 
 
 def _damaged_at_an_end(data: bytes, chance: random.Random) -> bytes:

@@ -377,6 +377,18 @@ def _read_variable(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]
     yield _function("recording", lambda: RecordingPlan.of({VARIABLE: text}))
 
 
+def _timelines() -> list[bytes]:
+    """What the profiler's export_memory_timeline writes as JSON: moments, and the bytes of each category at each."""
+    sizes = [[0, 4 << 30, 8 << 30, 0, 0, step << 30, 0, 0, 0] for step in (0, 2, 6, 1)]
+    return [json.dumps([[0, 1, 2, 3], sizes]).encode(), json.dumps([[], []]).encode()]
+
+
+def _read_timeline(data: bytes, scratch: Path, choice: int) -> Iterator[Outcome]:
+    file = scratch / "timeline.json"
+    file.write_bytes(data)
+    yield command("explain", str(file), *(("--json",), ("--all",))[choice % 2])
+
+
 def _change_words(data: bytes, chance: random.Random) -> bytes:
     return change_text(data.decode(), chance).encode(errors="surrogatepass")
 
@@ -399,6 +411,7 @@ _READERS: Final = (
     Reader(name="packed-text", examples=lambda: archives(_texts()[::9]), change=_change_packed_text, read=_read_text),
     Reader(name="json", examples=_as_json, change=_change_json, read=_read_snapshot),
     Reader(name="page", examples=lambda: pages(_snapshots()), change=_change_page, read=_read_snapshot),
+    Reader(name="timeline", examples=_timelines, change=_change_json, read=_read_timeline),
     Reader(name="notebook", examples=lambda: notebooks(_texts()), change=_change_notebook, read=_read_text),
     Reader(name="live", examples=_live_files, change=_change_live, read=_read_live),
     Reader(name="run-folder", examples=_evidence, change=_change_json, read=_read_evidence),

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Final, cast
 
 from ullage.base.errors import UsageError, shortened
 from ullage.base.foreign_files import open_regular
-from ullage.base.packed import DAMAGED, unpacked
+from ullage.base.packed import unpacked
 from ullage.base.units import text_of_bytes
 from ullage.explaining.fleet.rank_files import RankFile, folder_of_ranks
 from ullage.recorded.message.notebook import is_notebook, printed_by
@@ -173,7 +173,6 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
         finally:
             if file != STANDARD_INPUT:
                 raw.close()
-    except (OSError, *DAMAGED) as error:
+    except OSError as error:
         hint = "; to explain an error's text, pass it on standard input: ullage explain -" if " " in str(file) else ""
-        why = getattr(error, "strerror", None) or error
-        raise UsageError(f"{shortened(file)} cannot be read: {why}{hint}") from None
+        raise UsageError(f"{shortened(file)} cannot be read: {error.strerror or error}{hint}") from None

@@ -4,8 +4,10 @@ A `torch.save` file is a zip archive, too; its only pickle is read. Nothing is u
 """
 
 import gzip
+import io
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BufferedReader
 from typing import IO, Final, cast
 
@@ -13,8 +15,6 @@ from ullage.base.errors import UsageError, quoted
 
 GZIP: Final = b"\x1f\x8b"
 ZIP: Final = b"PK\x03\x04"
-DAMAGED: Final = (EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError)
-"""Exceptions other than OSError that Python may raise for a damaged gzip or zip file."""
 # macOS adds these files to every archive.
 _BESIDE: Final = ("__MACOSX/", ".DS_Store")
 _SAVED: Final = "/data.pkl"
@@ -30,16 +30,51 @@ def unpacked(raw: BufferedReader, name: str) -> IO[bytes]:
 
     Raises:
         UsageError: the archive is encrypted, has no file or several files, or is read from a pipe.
-        OSError: the archive is damaged. Errors in `DAMAGED` are possible too.
+        OSError: the archive is damaged or incomplete. Reading from the stream may raise this error too.
     """
     beginning = raw.peek(len(ZIP))[: len(ZIP)]
     if beginning.startswith(GZIP):
-        return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        return _stream_of(cast(IO[bytes], gzip.GzipFile(fileobj=raw)), "gzip data")
     if beginning != ZIP:
         return raw
     if not raw.seekable():
         raise UsageError(f"{name} is a zip archive from a pipe, which cannot be read; expected the path of the file")
-    return _only_file(zipfile.ZipFile(raw), name)
+    with _damage_named("zip archive"):
+        return _stream_of(_only_file(zipfile.ZipFile(raw), name), "zip archive")
+
+
+def _stream_of(stream: IO[bytes], kind: str) -> IO[bytes]:
+    return cast(IO[bytes], _Unpacking(stream, kind))
+
+
+class _Unpacking(io.BufferedIOBase):
+    def __init__(self, stream: IO[bytes], kind: str) -> None:
+        self._stream = stream
+        self._kind = kind
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        with _damage_named(self._kind):
+            return self._stream.read(-1 if size is None else size)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+# Python's modules raise many types of errors for damaged archives, such as struct.error or UnicodeDecodeError, and
+# their texts contain bytes of the archive.
+@contextmanager
+def _damage_named(kind: str) -> Iterator[None]:
+    try:
+        yield
+    except (UsageError, MemoryError):
+        raise
+    except EOFError:
+        raise OSError(f"it is incomplete: the end of its {kind} is missing; copy it again") from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the disk's own error
+            raise
+        raise OSError(f"its {kind} is damaged; copy it again") from None
 
 
 def _only_file(archive: zipfile.ZipFile, name: str) -> IO[bytes]:

@@ -132,11 +132,11 @@ _USER_IN_ADDRESS: Final = re.compile(
     r"(?<=://)(?:[^\s/?#\"'<>]{0,2000}|[^\s/:@?#]{0,200}:(?!\d+[/?#])[^\s\"'<>]{0,200})@"
 )
 _USER_BEFORE_HOST: Final = re.compile(r"(?<![\w.:/@+-])([\w.+-]+):([^\s/@:\"']{3,})@(?!sha256)(?=[\w\[])")
-# The quantifier is possessive, and a name cannot begin within another one, so the time is linear in the length.
-_NAME: Final = r"(?<![\w.\-/])(?P<name>[\w./][\w.\-/\[\]]*+)"
+# The quantifier is possessive and has a limit, because a name can begin behind each bracket within another one.
+_NAME: Final = r"(?<![\w.\-/])(?P<name>[\w./][\w.\-/\[\]]{0,1000}+)"
 _QUOTED: Final = r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?"
 _ASSIGNED: Final = re.compile(
-    rf"(?P<open>\\*[\"']?){_NAME}(?P<close>\\*[\"']?\]?)(?P<sign>\s*:?=>?\s*|\s*:\s*|%3[DdAa]|%22%3A%22)"
+    rf"(?P<open>\\{{0,64}}[\"']?){_NAME}(?P<close>\\{{0,64}}[\"']?\]?)(?P<sign>\s*:?=>?\s*|\s*:\s*|%3[DdAa]|%22%3A%22)"
 )
 _MAY_HOLD: Final = re.compile(
     r"[=:@]|%3|-----|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,6}-|[spr]k[-_]|A[A-Z]{3}|AGE-|eyJ|xox|xapp|AIza|ya29|GOCSPX|"
@@ -173,7 +173,7 @@ def without_secrets(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-_IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote)).)+)(?P=quote)""")
+_IN_QUOTES: Final = re.compile(r"""(?P<quote>["'])(?P<text>(?:\\.|(?!(?P=quote))[^\\\n])++)(?P<end>(?P=quote)?)""")
 
 
 class SourceCode(str):
@@ -194,7 +194,10 @@ def _hidden_line_of_code(line: str) -> str:
     if shown == line:
         return line
     return _IN_QUOTES.sub(
-        lambda found: found[0] if found["text"] in shown else found["quote"] + HIDDEN + found["quote"], line
+        lambda found: (
+            found[0] if not found["end"] or found["text"] in shown else found["quote"] + HIDDEN + found["quote"]
+        ),
+        line,
     )
 
 
@@ -331,7 +334,7 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 # A shell writes a single quote like this inside a single-quoted argument.
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
-_ESCAPED: Final = re.compile(r"\\+[\"'].*?\\+[\"']|[^\s,}\\]*")
+_ESCAPED: Final = re.compile(r"\\++[\"'].*?(?<!\\)\\++[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:

@@ -195,7 +195,7 @@ def line_to_paste(text: str) -> str:
 
 def split_options(text: str) -> tuple[tuple[str, str], ...]:
     """Split a text of valid allocator settings into (option, value) pairs."""
-    found = re.findall(r"([^,:\[\]]+):(\[[^\]]*\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
+    found = re.findall(r"(?<![^,:\[\]])([^,:\[\]]++):(\[[^\]]{0,2000}\]|[^,:\[\]]+)", re.sub(r"\s", "", text))
     return tuple((name, value) for name, value in found)
 
 

@@ -10,7 +10,7 @@ import ullage
 from tests.shared.fresh import answer
 from ullage.explaining.analysis.cause import Cause
 from ullage.explaining.analysis.text.explain import TextExplanation, explain_text
-from ullage.recorded.message.printed_growth import growth_in
+from ullage.recorded.message.printed_growth import GrowthSearch, PrintedGrowth
 from ullage.recorded.message.printed_memory import MemoryPrinter, PrintedMemory, printed_in, statistics_of
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -143,3 +143,41 @@ def test_what_is_downloaded_or_loaded_is_no_leak() -> None:
     for text in ("Downloading shard {}: {} GB memory", "step {} {}% | {} GB/s"):
         rows = "\n".join(text.format(step, 5 + step, 5 + step) for step in range(12))
         assert growth_in(rows) is None
+
+
+def growth_in(text: str, piece: int = 1 << 20) -> PrintedGrowth | None:
+    search = GrowthSearch()
+    for at in range(0, len(text), piece):
+        search.add(text[at : at + piece])
+    return search.growth()
+
+
+def test_growth_is_found_in_a_log_of_any_length() -> None:
+    """Logs of more than 1 MiB were not searched."""
+    other = "INFO: worker 3 has read a batch of images in 0.04 s\n" * 600
+    rows = [f"{other}step {step}: loss 2.5, memory {10 + step / 2} GiB\n" for step in range(80)]
+    assert len("".join(rows)) > 2 << 20
+    found = growth_in("".join(rows))
+    assert found is not None
+    assert (found.row, found.last_row, found.count) == (601, 80 * 601, 80)
+    assert (found.first_bytes, found.last_bytes) == (10 * GIB, int(49.5 * GIB))
+    explained = explain_text("".join([*rows, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 MiB"]))
+    assert explained.likely is Cause.LEAK
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r", "\n" + "x" * 400 + "\n", "\n" + "y" * 2000 + "\r"])
+def test_growth_is_the_same_wherever_a_piece_of_the_log_ends(line_end: str) -> None:
+    rows = [f"[rank{step % 2}]: step {step}: memory {10 + step / 2} GiB, {3 + step} MiB" for step in range(40)]
+    text = line_end.join(rows)
+    whole = growth_in(text)
+    assert whole is not None
+    assert whole.count == 20
+    assert all(growth_in(text, piece) == whole for piece in (1, 7, 100, 999))
+
+
+def test_many_forms_of_lines_take_little_memory() -> None:
+    letters = "abcdefghijklmnop"
+    names = ("".join(letters[number >> shift & 15] for shift in (0, 4, 8, 12)) for number in range(60_000))
+    search = GrowthSearch()
+    search.add("".join(f"step {name} memory 3 GiB\n" for name in names))
+    assert len(search._series) <= 20_000

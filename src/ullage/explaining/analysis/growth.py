@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from ullage.base.growth import StepBlock, growing
+from ullage.explaining.analysis.frame_names import is_in
 from ullage.explaining.analysis.recording import Recording
 from ullage.recorded.allocator.replay import State
 from ullage.recorded.frame import short_line
@@ -136,7 +137,9 @@ def _is_made_once(recording: Recording, stack: int) -> bool:
 
 def is_optimizers(recording: Recording, stack: int) -> bool:
     """Return whether a call stack contains a function of torch.optim."""
-    return stack >= 0 and any(_OPTIMIZER.search(frame.file) for frame in recording.history.stacks.frames_of(stack))
+    return stack >= 0 and any(
+        is_in(_OPTIMIZER.search, frame.file) for frame in recording.history.stacks.frames_of(stack)
+    )
 
 
 def _accumulated_at(recording: Recording, alive: _AliveAtFailure, line: str) -> Accumulation | None:

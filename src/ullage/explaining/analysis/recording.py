@@ -12,6 +12,7 @@ import numpy as np
 from ullage.base.errors import UsageError
 from ullage.base.source_location import shortened
 from ullage.explaining.analysis.card import recorded_card
+from ullage.explaining.analysis.frame_names import is_in, node_in, operation_in
 from ullage.explaining.analysis.step import step_ops
 from ullage.recorded.allocator.replay import BlockColumns, ImpossibleStartError, Replay, ReplayDevice, State, replay
 from ullage.recorded.frame import Frame, short_line, users_frame, users_frames
@@ -26,19 +27,18 @@ NO_LINE: Final = "(no line of yours)"
 NO_STACK: Final = "(no stack was recorded)"
 """The label for allocations without a recorded call stack."""
 
-# Pairs of a pattern and a label. The pattern matches the names of C++ frames. The label describes allocations that have
-# such a frame on their stack. The most specific pattern comes first.
+# Pairs of a search in the name of a C++ frame, and a label. The label describes allocations that have such a frame on
+# their stack. The most specific search comes first.
 _KINDS: Final = (
-    (re.compile(r"\bAccumulateGrad(::|_)"), "(gradients of parameters: AccumulateGrad)"),
-    (re.compile(r"(\w+Backward\d*)(?:<.*>)?::apply\b"), "(backward: {})"),
-    (re.compile(r"\bc10d::|\bnccl\w*\("), "(communication between GPUs: c10d)"),
+    (re.compile(r"\bAccumulateGrad(::|_)").search, "(gradients of parameters: AccumulateGrad)"),
+    (node_in, "(backward: {}{})"),
+    (re.compile(r"\bc10d::|\bnccl\w*\(").search, "(communication between GPUs: c10d)"),
     (
-        re.compile(r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace)"),
+        re.compile(r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace)").search,
         "(workspace of cuBLAS)",
     ),
-    (re.compile(r"\bautograd::Engine::"), "(backward)"),
+    (re.compile(r"\bautograd::Engine::").search, "(backward)"),
 )
-_OPERATION: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
 _PATH_LINES: Final = 8
 
 
@@ -52,14 +52,15 @@ def operation_name(frames: Sequence[Frame]) -> str:
         frames: the recorded C++ frames, innermost first.
     """
     names = [frame.name for frame in frames]
-    for pattern, text in _KINDS:
-        found = next(filter(None, map(pattern.search, names)), None)
-        if found is not None:
-            return shortened(text.format(*found.groups()))
+    for search, text in _KINDS:
+        name = next((name for name in names if is_in(search, name)), None)
+        if name is not None:
+            found = search(name)
+            return shortened(text.format(*(found.groups() if found is not None else ())))
     # The outermost operation is the one that was called directly.
-    called = next(filter(None, map(_OPERATION.search, reversed(names))), None)
+    called = next(filter(None, map(operation_in, reversed(names))), None)
     if called is not None:
-        return f"(operation {shortened(called[1])}, called from C++)"
+        return f"(operation {shortened(called)}, called from C++)"
     generated = next((frame for frame in frames if frame.is_generated), None)
     return f"(generated code: {short_line(generated)})" if generated is not None else NO_LINE
 

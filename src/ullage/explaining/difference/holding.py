@@ -1,6 +1,5 @@
 """Shows how much memory each source line and each annotation held at one time in a recorded run."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -148,7 +147,7 @@ def _place(history: History, stack: int, *, is_before: bool) -> Place:
     frames = history.stacks.frames_of(stack)
     frame = users_frame(frames)
     if frame is not None:
-        return Place(file="/".join(re.split(r"[\\/]", frame.file)[-2:]), function=frame.name, line=frame.line)
+        return Place(file="/".join(frame.file.replace("\\", "/").split("/")[-2:]), function=frame.name, line=frame.line)
     if stack >= 0:
         return Place(file=operation_name(frames), function="", line=0)
     is_told = is_before and len(history)

@@ -16,7 +16,7 @@ from ullage.recorded.message.disguise import LONGEST_TEXT as LONGEST_OF_SEVERAL
 from ullage.recorded.message.disguise import Reading, readings_of
 from ullage.recorded.message.message import WINDOW, Hit, Message, hits_of
 from ullage.recorded.message.other_error import other_error
-from ullage.recorded.message.printed_growth import LONGEST_TEXT, PrintedGrowth, growth_in
+from ullage.recorded.message.printed_growth import GrowthSearch, PrintedGrowth
 from ullage.recorded.message.printed_memory import PrintedMemory, printed_in
 from ullage.recorded.message.runs import RunStart, RunStarts
 from ullage.recorded.message.server_log import ServerLog, ServerMemory
@@ -323,10 +323,10 @@ def scan_once(pieces: Iterable[str], *, has_markup: bool = True) -> Iterator[Fou
     other: Mention | None = None
     cut: FoundMessage | None = None
     is_any = is_certain = False
-    beginning = ""  # of the text, as long as it is short enough for the search for growing figures
+    growth = GrowthSearch()
     for piece, is_last in _with_last(_without_markup(pieces) if has_markup else pieces):
         kept += piece
-        beginning = beginning + piece if len(beginning) <= LONGEST_TEXT else beginning
+        growth.add(piece)
         until = len(kept) if is_last else len(kept) - _CHARACTERS_AFTER
         if until <= done:
             continue
@@ -363,8 +363,8 @@ def scan_once(pieces: Iterable[str], *, has_markup: bool = True) -> Iterator[Fou
         rows += kept.count("\n", 0, gone)
         kept, done, told = kept[gone:], done - gone, max(0, told - gone)
         last = {rank: end - gone for rank, end in last.items() if end > gone}
-    if (growth := growth_in(beginning)) is not None:
-        yield growth
+    if (grown := growth.growth()) is not None:
+        yield grown
     if cut is not None and not is_certain and (cut.message.is_certain or not is_any):
         yield cut
     elif not is_any and (guessed := guess or other or mention) is not None:

@@ -21,7 +21,7 @@ _SHELL: Final = re.compile(
 )
 _COMMANDS: Final = ("$ python", "# python", "% python", "$ torchrun", "# torchrun", "$ accelerate", "$ vllm")
 _NO_START: Final = re.compile(
-    r"Traceback|[Ee]rror|[Kk]illed|OOM|[Ww]arning|WARN|memory|Memory|\bFile \"|\d+%\||it/s|[Ee]poch|[Ss]tep|[Ll]oss"
+    r"Traceback|[Ee]rror|[Kk]illed|OOM|[Ww]arning|WARN|memory|Memory|\bFile \"|\d%\||it/s|[Ee]poch|[Ss]tep|[Ll]oss"
     r"|^\s|^[\W\d]*$"
 )
 _LARGEST_COUNT: Final = 100  # lines of a loop count on by less; process IDs, dates and seeds differ by more

@@ -48,7 +48,7 @@ _CHIP: Final = re.compile(
 # Matches names of the driver and its functions. An error with such a name means that the driver itself refused GPU
 # memory.
 _DRIVER: Final = re.compile(
-    r"cuda ?(?:error|malloc)|(?:cuda|cu|hip|vk)[A-Z]\w+ ?\(|error (?:code )?2\b|Gpu API|hipError"
+    r"cuda ?(?:error|malloc)|(?:cuda|cu|hip|vk)[A-Z]\w{1,60} ?\(|error (?:code )?2\b|Gpu API|hipError"
     r"|cl(?:Create|Enqueue)\w+",
     re.ASCII,
 )
@@ -72,7 +72,8 @@ _MEMORY: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _SIZE: Final = re.compile(
-    r"(?:alloc\w*|request\w*|size|need\w*|require\w*)\D{0,30}?(\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B)\b)",
+    r"(?:alloc\w{0,20}|request\w{0,20}|size|need\w{0,20}|require\w{0,20})\D{0,30}?"
+    r"(\d[\d.,]{0,24} ?(?:bytes|[KMGT]i?B)\b)",
     re.ASCII | re.IGNORECASE,
 )
 # Matches the text that a log puts before the first words of a line. This is the name of a launcher or a container, or
@@ -117,7 +118,7 @@ _NEED: Final = re.compile(
 _UNIT: Final = r"\d[\d.,]{0,20} ?(?:[KMGT]i?B\b|bytes\b)"
 # Matches a comparison of the memory that a program needs with the memory that it has or may use.
 _COMPARED: Final = re.compile(
-    r"\b(?:need|require|request|want|ask|demand|min|exceed|estimat|would|capacity)\w*[^\n]{0,60}?"
+    r"\b(?:need|require|request|want|ask|demand|min|exceed|estimat|would|capacity)\w{0,20}[^\n]{0,60}?"
     rf"(?P<first>{_UNIT}|\d{{9,15}}\b)[^\n]{{1,80}}?\b(?P<relation>available|free|only|but|have|has|limit|allowed|exceed\w*"
     rf"|maximum|budget|total|below|larger|greater|more than|of)\b[^\n]{{0,60}}?(?P<second>{_UNIT}|\d{{9,15}}\b)",
     re.ASCII | re.IGNORECASE,

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 from ullage.base.errors import UsageError
 from ullage.base.foreign_files import is_far_larger_in_memory, open_regular
-from ullage.base.packed import DAMAGED, GZIP, ZIP, unpacked
+from ullage.base.packed import GZIP, ZIP, unpacked
 from ullage.base.public import public
 from ullage.base.units import text_of_bytes
 
@@ -115,15 +115,16 @@ def as_pickle(data: bytes) -> bytes:
             )
         try:
             return base64.b64decode(data[begin:end], validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"the page of PyTorch's viewer is damaged: {error}") from None
+        except binascii.Error:
+            raise ValueError("the page of PyTorch's viewer is damaged: copy it again") from None
     if _JSON.match(beginning):
         if is_far_larger_in_memory(data):
             raise ValueError("it would take many times its own size in memory, which is not the case for a snapshot")
         try:
             return pickle.dumps(json.loads(data, object_hook=_once()))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is JSON that is damaged or incomplete: {error}") from None
+            where = f" after {error.pos:,} characters" if isinstance(error, json.JSONDecodeError) else ""
+            raise ValueError(f"it is JSON that is damaged or incomplete{where}: copy it again") from None
     return data
 
 
@@ -150,11 +151,8 @@ def read_file(path: Path) -> bytes:
         raise
     except UsageError as error:
         raise SnapshotError(str(error)) from None
-    except (OSError, *DAMAGED) as error:
-        reason = getattr(error, "strerror", None) or error
-        if isinstance(error, EOFError):
-            reason = "it is incomplete: the end of its gzip data is missing; copy it again"
-        raise SnapshotError(f"{path} cannot be read: {reason}") from None
+    except OSError as error:
+        raise SnapshotError(f"{path} cannot be read: {error.strerror or error}") from None
     if not data:
         raise SnapshotError(f"{path} is empty; expected a file written by torch.cuda.memory._dump_snapshot()")
     if other := other_form(data):

@@ -23,7 +23,7 @@ from ullage.recorded.settings import (
 )
 from ullage.running.diagnosis.facts import DiagnosisFinding, MachineFacts, Torch, Weight
 
-_MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w*ALLOC\w*CONF\w*")
+_MISSPELT: Final = re.compile(r"(?i)(?:PY)?TORCH\w{0,40}ALLOC\w{0,40}CONF\w{0,40}")
 # A variable name that is this similar (`difflib`) to a real name counts as misspelt. At this similarity, one or two
 # letters are wrong.
 _LEAST_SIMILARITY: Final = 0.93

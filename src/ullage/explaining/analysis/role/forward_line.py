@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from ullage.explaining.analysis.frame_names import is_in, node_in, operation_in
 from ullage.explaining.analysis.recording import Recording
 from ullage.explaining.analysis.role.life import NEVER, KeyLives, Passes, passes_of
 from ullage.explaining.analysis.role.maker import Pass, makers_of
@@ -23,9 +24,7 @@ from ullage.recorded.frame import Frame, users_frame
 from ullage.recorded.history import RecordedStacks
 from ullage.recorded.program import Column
 
-_BACKWARD: Final = re.compile(r"(\w+?)Backward(?:All)?\d*(?:<.*>)?::apply\b")
-_ENGINE: Final = "autograd::Engine::evaluate_function"
-_FORWARD: Final = re.compile(r"\bat::_ops::(\w+?)::(?:call|redispatch)\b")
+_ENGINE: Final = re.compile("autograd::Engine::evaluate_function")
 
 
 def forward_stacks_of(recording: Recording, wanted: Iterable[int]) -> dict[int, tuple[int, Sureness]]:
@@ -183,10 +182,10 @@ class _OperationStack:
 
     @classmethod
     def of(cls, frames: Sequence[Frame]) -> "_OperationStack":
-        names = frozenset(_plain(found[1]) for frame in frames if (found := _FORWARD.search(frame.name)))
-        backward = next((_plain(found[1]) for frame in frames if (found := _BACKWARD.search(frame.name))), "")
+        names = frozenset(_plain(name) for frame in frames if (name := operation_in(frame.name)))
+        backward = next((_plain(found[1]) for frame in frames if (found := node_in(frame.name))), "")
         place = next((frame for frame in frames if frame.is_python), None)
-        is_engines = bool(backward) or any(_ENGINE in frame.name for frame in frames)
+        is_engines = bool(backward) or any(is_in(_ENGINE.search, frame.name) for frame in frames)
         return cls(names, backward, is_engines, place, users_frame(frames) is not None)
 
 

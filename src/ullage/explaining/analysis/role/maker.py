@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ullage.explaining.analysis.frame_names import is_in, node_in
 from ullage.recorded.frame import Frame
 from ullage.recorded.history import RecordedStacks
 from ullage.recorded.program import Column, is_one_of
@@ -80,7 +81,7 @@ _LAYERS: Final = re.compile(r"[\\/]torch[\\/]nn[\\/](modules[\\/]\w+|parameter|i
 _CONVOLUTION: Final = re.compile(r"^_conv_forward$|^conv\dd$|convolution", re.IGNORECASE)
 _UPDATES: Final = re.compile(r"^_(multi_tensor|single_tensor|fused)_")
 _CONTEXT: Final = re.compile(r"[\\/]torch[\\/]utils[\\/]_contextlib\.py$")
-_ENGINE: Final = re.compile(r"\bautograd::(Engine|python::PythonEngine)::|Backward\d*(<.*>)?::apply\b|AccumulateGrad\b")
+_ENGINE: Final = re.compile(r"\bautograd::(Engine|python::PythonEngine)::|AccumulateGrad\b")
 _GRADIENT: Final = re.compile(r"\bAccumulateGrad(::|_)")
 _WORKSPACE: Final = re.compile(
     r"\b(?:getCurrentCUDABlas|cublasLt|getCUDABlasLt|getChosenWorkspace|getNewWorkspace|run_conv_plan|run_single_conv)"
@@ -152,41 +153,51 @@ def _flag(has: Column, bit: int) -> Mask:
 def _code_of(frame: Frame) -> int:
     name, file = frame.name, frame.file
     if not frame.is_python:
-        code = _RUN if _ENGINE.search(name) else 0
-        code |= _ACCUMULATE if _GRADIENT.search(name) else 0
-        return code | (_TAKE if _WORKSPACE.search(name) else 0) | (_CUDNN if _CONVOLUTION.search(name) else 0)
-    is_cudnn = _CONVOLUTION.search(name) or (name == "forward" and _RECURRENT.search(file))
-    code = _PYTHON | (_CUDNN if is_cudnn else 0) | (_GRAPH if _GENERATED.search(file) else 0)
+        code = _RUN if is_in(_ENGINE.search, name) or node_in(name) else 0
+        code |= _ACCUMULATE if is_in(_GRADIENT.search, name) else 0
+        return (
+            code
+            | (_TAKE if is_in(_WORKSPACE.search, name) else 0)
+            | (_CUDNN if is_in(_CONVOLUTION.search, name) else 0)
+        )
+    is_cudnn = is_in(_CONVOLUTION.search, name) or (name == "forward" and is_in(_RECURRENT.search, file))
+    code = _PYTHON | (_CUDNN if is_cudnn else 0) | (_GRAPH if is_in(_GENERATED.search, file) else 0)
     code |= _INIT if name == "__init__" else 0
-    if name == "_init_group" and _OPTIMIZERS.search(file):
+    if name == "_init_group" and is_in(_OPTIMIZERS.search, file):
         code |= _STATE
     elif (
-        _UPDATES.search(name) and _OPTIMIZERS.search(file) and not file.endswith("sgd.py")
+        is_in(_UPDATES.search, name) and is_in(_OPTIMIZERS.search, file) and not file.endswith("sgd.py")
     ):  # the stack copies gradients
         code |= _UPDATE
-    elif name == "decorate_context" and _CONTEXT.search(file):
+    elif name == "decorate_context" and is_in(_CONTEXT.search, file):
         code |= _NO_GRADIENTS
-    if name == "forward" or (name in ("_call_impl", "_wrapped_call_impl") and _MODULE.search(file)):
+    if name == "forward" or (name in ("_call_impl", "_wrapped_call_impl") and is_in(_MODULE.search, file)):
         code |= _CALL
-    elif (name.endswith("wrapper") and _OPTIMIZER.search(file)) or (name == "step" and _OPTIMIZERS.search(file)):
+    elif (name.endswith("wrapper") and is_in(_OPTIMIZER.search, file)) or (
+        name == "step" and is_in(_OPTIMIZERS.search, file)
+    ):
         code |= _STEP
-    elif name in ("backward", "unpack_hook", "recompute_fn") and _CHECKPOINT.search(file):
+    elif name in ("backward", "unpack_hook", "recompute_fn") and is_in(_CHECKPOINT.search, file):
         code |= _AGAIN
-    elif name == "_engine_run_backward" and _AUTOGRAD.search(file):
+    elif name == "_engine_run_backward" and is_in(_AUTOGRAD.search, file):
         code |= _RUN
-    elif name == "_make_grads" and _AUTOGRAD.search(file):
+    elif name == "_make_grads" and is_in(_AUTOGRAD.search, file):
         code |= _BEGIN
     elif (
         name in ("__init__", "__deepcopy__", "__new__", "reset_parameters", "flatten_parameters")
-        and _LAYERS.search(file)
-    ) or (name == "load_state_dict" and _MODULE.search(file)):
+        and is_in(_LAYERS.search, file)
+    ) or (name == "load_state_dict" and is_in(_MODULE.search, file)):
         code |= _MAKE
     return code
 
 
 # The first recorded line of `Module._apply` is nearly always its recursive call for submodules.
 def _applied_codes(table: tuple[Frame, ...]) -> dict[int, int]:
-    rows = {row: frame.line for row, frame in enumerate(table) if frame.name == "_apply" and _MODULE.search(frame.file)}
+    rows = {
+        row: frame.line
+        for row, frame in enumerate(table)
+        if frame.name == "_apply" and is_in(_MODULE.search, frame.file)
+    }
     if not rows:
         return {}
     first = min(rows.values())

@@ -110,7 +110,7 @@ class _Tensor:
 _TENSORS: Final = (
     _Tensor(
         statement=re.compile(
-            r"logits.*(float\(\)|float32|upcast)|cross_entropy\(|CrossEntropyLoss|loss_f(n|ct)\(|lm_head\("
+            r"logits.{0,200}(float\(\)|float32|upcast)|cross_entropy\(|CrossEntropyLoss|loss_f(n|ct)\(|lm_head\("
         ),
         name="the logits, or their float32 copy for the loss",
         action=(
@@ -120,8 +120,8 @@ _TENSORS: Final = (
     ),
     _Tensor(
         statement=re.compile(
-            r"\b(attn|attention|scores?|weights|sim)\w* *=.*(softmax|matmul|bmm|baddbmm|einsum|@)"
-            r"|softmax\(.*(attn|scores?|weights)|matmul\((q|query)|bmm\((q|query)|torch\.baddbmm\("
+            r"\b(attn|attention|scores?|weights|sim)\w{0,60} {0,40}=.{0,200}(softmax|matmul|bmm|baddbmm|einsum|@)"
+            r"|softmax\(.{0,200}(attn|scores?|weights)|matmul\((q|query)|bmm\((q|query)|torch\.baddbmm\("
             r"|scaled_dot_product_attention\("
         ),
         name="the attention scores, whose size grows with the square of the sequence length",
@@ -131,7 +131,10 @@ _TENSORS: Final = (
         ),
     ),
     _Tensor(
-        statement=re.compile(r"\bcdist\(|pairwise_distance|unsqueeze\(.*\) *- *.*unsqueeze\(|\[:, *None\b.*-.*\[None"),
+        statement=re.compile(
+            r"\bcdist\(|pairwise_distance|unsqueeze\(.{0,100}\) ?- ?.{0,100}unsqueeze\("
+            r"|\[:, ?None\b.{0,100}-.{0,100}\[None"
+        ),
         name="the distances of all pairs",
         action="compute the distances in blocks of rows",
     ),
@@ -168,7 +171,7 @@ _TENSORS: Final = (
     ),
     _Tensor(
         statement=re.compile(
-            r"\btorch\.(cat|stack|concat)\(|\brepeat(_interleave)?\(|\.expand\(.*\.(contiguous|clone)\("
+            r"\btorch\.(cat|stack|concat)\(|\brepeat(_interleave)?\(|\.expand\(.{0,200}\.(contiguous|clone)\("
         ),
         is_in_user_code=True,
         name="a copy that joins or repeats tensors",

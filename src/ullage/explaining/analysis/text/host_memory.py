@@ -13,7 +13,7 @@ from ullage.recorded.message.log import FoundMessage
 from ullage.recorded.message.message import Message
 
 _LARGE_ARRAY_BYTES: Final = 8 * GIB
-_VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).*?anon-rss:(?P<kib>\d{1,15})kB")
+_VICTIM: Final = re.compile(r"Killed process \d+ \((?P<name>[^)]{1,40})\).{0,400}?anon-rss:(?P<kib>\d{1,15})kB")
 """Pattern for the kernel's line about a killed process, with the host memory that the process held."""
 _LIMITED: Final = {
     "slurm": ("Slurm job", "#SBATCH --mem=..."),

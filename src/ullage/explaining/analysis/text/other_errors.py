@@ -96,8 +96,8 @@ _KERNEL_DRIVER: Final = TextVerdict(
 )
 """The verdict on out-of-memory lines that NVIDIA's kernel driver writes to the system log."""
 _PINS: Final = re.compile(
-    r"pin_memory|cudaHost(?:Alloc|Register)|pinned|\bpin_\w+|\w+_pin\b|page_?lock"
-    r"|\.to\([\"']cpu[\"'].*non_blocking ?= ?True"
+    r"pin_memory|cudaHost(?:Alloc|Register)|pinned|\bpin_\w|(?<=\w)_pin\b|page_?lock"
+    r"|\.to\([\"']cpu[\"'].{0,200}non_blocking ?= ?True"
 )
 """Pattern for statements that pin host memory. A copy to the CPU with non_blocking=True pins its destination."""
 _OFFLOADS: Final = re.compile(r"offload|to_cpu|swap|cpu", re.IGNORECASE)

@@ -79,8 +79,8 @@ _LOADS: Final = _words(
     r"\btorch\.load\(",
     r"\bload_(model|file|checkpoint|weights|torch_file|state_dict|lora|pretrained|adapter|diffusion_model)\w*\(",
     r"\bsafe_open\(",
-    r"\b[\w.]*(model|pipe|net|llm|vae|unet|dit|transformer|encoder|decoder|module|backbone|policy|agent)\w*"
-    r"(\[\w+\])?\.(to|cuda|half)\(",
+    r"(model|pipe|net|llm|vae|unet|dit|transformer|encoder|decoder|module|backbone|policy|agent)\w{0,60}"
+    r"(\[\w{1,60}\])?\.(to|cuda|half)\(",
     r"\b(create_weights|dispatch_model|set_module_tensor_to_device|prepare_model)\(",
 )
 _LOADING_FUNCTION: Final = _words(
@@ -100,7 +100,7 @@ _PREPARES: Final = _words(
     r"\bdeepspeed\.initialize\(",
     r"\b_prepare_(fsdp|deepspeed|ddp)\w*\(",
 )
-_OPTIMIZERS: Final = _words(r"torch[\\/]optim[\\/]", r"bitsandbytes[\\/]optim[\\/]", r"deepspeed[\\/].*optim")
+_OPTIMIZERS: Final = _words(r"torch[\\/]optim[\\/]", r"bitsandbytes[\\/]optim[\\/]", r"deepspeed[\\/].{0,200}optim")
 _EVALUATES: Final = _words(
     r"\b(self\.)?pipe(line)?\(",
     r"\b(no_grad|inference_mode)\b",
@@ -124,7 +124,7 @@ _SIGNS: Final = (
     _PhaseSign(phase=FailurePhase.PREPARING, statement=_PREPARES),
     _PhaseSign(phase=FailurePhase.LOADING, statement=_LOADS),
     _PhaseSign(phase=FailurePhase.LOADING, function=_LOADING_FUNCTION),
-    _PhaseSign(phase=FailurePhase.LOADING, file=_words(r"(?<!data)(?<!data_)[Ll]oader\w*\.py$")),
+    _PhaseSign(phase=FailurePhase.LOADING, file=_words(r"(?<!data)(?<!data_)[Ll]oader\w{0,60}\.py$")),
     _PhaseSign(
         phase=FailurePhase.LOADING, file=_words(r"model_loader", r"modeling_utils\.py$"), function=_words("load")
     ),
@@ -154,7 +154,7 @@ _SIGNS: Final = (
     ),
     _PhaseSign(phase=FailurePhase.OPTIMIZER, statement=_words(r"\bexp_avg(_sq)?\b")),
     _PhaseSign(
-        phase=FailurePhase.OPTIMIZER, statement=_words(r"\b[\w.]*(optimizer|optim|opt|scaler)\w*(\[\w+\])?\.step\(")
+        phase=FailurePhase.OPTIMIZER, statement=_words(r"(optimizer|optim|opt|scaler)\w{0,60}(\[\w{1,60}\])?\.step\(")
     ),
     _PhaseSign(phase=FailurePhase.BACKWARD, statement=_words(r"\.backward\(", r"run_backward\(", r"autograd\.grad\(")),
     _PhaseSign(
@@ -167,10 +167,10 @@ _SIGNS: Final = (
             r"\b(decode|encode|cache)_(latents?|first_stage|images?|videos?)\w*\(",
         ),
     ),
-    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]\w*vae\w*(\.py$|[\\/])")),
+    _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"autoencoder", r"[\\/]\w{0,60}vae\w{0,60}(\.py$|[\\/])")),
     _PhaseSign(
         phase=FailurePhase.DECODING,
-        function=_words(r"cache_\w*latents", r"encode_\w*latents", r"^vae_(en|de)code"),
+        function=_words(r"cache_\w{0,60}latents", r"encode_\w{0,60}latents", r"^vae_(en|de)code"),
     ),
     _PhaseSign(phase=FailurePhase.DECODING, file=_words(r"(video|image|visual)_?tokenizer")),
     _PhaseSign(
