@@ -54,7 +54,8 @@ def test_what_was_read_is_written_and_read_again(tmp_path: Path, name: str, endi
     write_snapshot([history], path)
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == (ending == "pickle.gz")
     (again,) = load_snapshot(path).devices.values()
-    assert said(again) == said(history)
+    # The writer leaves out pinned host memory, and keys that say nothing but a version.
+    assert said(again) == said(replace(history, pinned=None, release=again.release))
 
 
 def test_several_devices_and_what_was_put_on_entries(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Write histories as a snapshot that PyTorch's own viewers open: pytorch.org/memory_viz, torch.cuda._memory_viz.
 
 What a `History` does not hold is not written: the stacks of segments, and the names of actions that are not known.
+Pinned host memory is not written either.
 """
 
 import gzip
