@@ -207,12 +207,10 @@ def _close_from(first: int, but: Sequence[int] = ()) -> None:
 class _ForkOfScript:
     """A script's process as a fork: what `ullage.base.child_process` asks of a `subprocess.Popen`."""
 
-    def __init__(
-        self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], stdin: IO[bytes] | int
-    ) -> None:
+    def __init__(self, words: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], stdin: int) -> None:
         self._request = words, env
         self._passed = pass_fds
-        self._given = None if isinstance(stdin, int) else stdin
+        self._given = stdin
         reading, self._writing = os.pipe()
         self.pid = _fork(self._become)
         self.stdout = io.FileIO(reading)
@@ -223,7 +221,7 @@ class _ForkOfScript:
     def _become(self) -> None:
         words, environment = self._request
         os.setsid()
-        given = os.open(os.devnull, os.O_RDONLY) if self._given is None else self._given.fileno()
+        given = os.open(os.devnull, os.O_RDONLY) if self._given == subprocess.DEVNULL else self._given
         _be(words, None, environment, (given, self._writing, self._writing))
         _close_from(3, self._passed)
         for descriptor in self._passed:

@@ -186,7 +186,7 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
         environment: dict[str, str],
         with_flags: bool,
         output: int | IO[bytes] | None = None,
-        standard_input: IO[bytes] | None = None,
+        standard_input: int = subprocess.DEVNULL,
     ) -> None:
         """Start the process.
 
@@ -198,7 +198,8 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             with_flags: whether to pass on the options of this interpreter.
             output: the destination of standard output and standard error, as in `subprocess.Popen`. None: the same
                 destination as in this process.
-            standard_input: the file that becomes its standard input; None: an empty input.
+            standard_input: the file descriptor of its standard input, as in `subprocess.Popen`. Without it, the input
+                is empty.
         """
         self._token = add_token(environment)
         lifeline_end, self._lifeline = new_pipe()
@@ -206,7 +207,7 @@ class ChildProcess(AbstractContextManager["ChildProcess"]):
             self.popen: subprocess.Popen[bytes] = subprocess.Popen(
                 [*python_command(module, with_flags=with_flags), str(lifeline_end), *arguments],
                 pass_fds=(*inherited, lifeline_end),
-                stdin=subprocess.DEVNULL if standard_input is None else standard_input,
+                stdin=standard_input,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,
                 env=environment,

@@ -1,12 +1,15 @@
 """Any command: each form of a training has the peak of the script, and of a launcher's processes one runs alone."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -201,7 +204,7 @@ def test_a_command_that_is_stopped_by_its_time_has_told_what_it_used(ask: Ask, w
         "import time\n" + TRAINING.replace("    optimizer.zero_grad()", "    time.sleep(600)")
     )
     ended = ask("--json", "--seconds", "5", "torchrun", "--nproc-per-node", "1", "waits.py")
-    assert ended.code == 0, ended.error
+    assert ended.code == 4, ended.error  # one step does not show what the second needs
     assert ended.json["ended"] == "time"
     assert ended.json["peak_allocated_bytes"] > 0
 
@@ -373,3 +376,40 @@ def test_what_is_a_launcher_and_what_a_program(tmp_path: Path) -> None:
         file.write_text(text)
         file.chmod(mode)
         assert is_program(file) is expected
+
+
+def test_a_run_that_its_time_ends_after_one_step_is_not_said_to_fit(ask: Ask, workplace: Path) -> None:
+    """The states of the optimizer exist when the first step ends, so the second step needs more memory."""
+    (workplace / "waits.py").write_text(f"import time\n{TRAINING}    time.sleep(600)\n")
+    ended = ask("--seconds", "5", "waits.py")
+    assert ended.code == 4, ended.error
+    assert ended.out.split()[0] == "UNCERTAIN"
+    assert "only one step ended within 5 s; allow more time with --seconds" in ended.text
+    (workplace / "waits.py").write_text(f"import time\n{TRAINING}    if step == 1: time.sleep(600)\n")
+    ended = ask("--seconds", "5", "waits.py")
+    assert ended.code == 0, ended.error
+    assert "would be used in the first 2 steps." in ended.text
+
+
+WIDTH = """
+import os, sys
+rows, columns = os.popen("stty size").read().split()
+print("size", rows, columns, sys.stdin.isatty(), repr(sys.stdin.read()), repr(sys.stdin.read()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("words", [("width.py",), ("python", "width.py")])
+def test_a_terminal_has_the_users_size_and_no_input(ask: Ask, workplace: Path, words: tuple[str, ...]) -> None:
+    """Training scripts ask `stty size` for the width of a progress bar; the user's own input stays unread."""
+    (workplace / "width.py").write_text(WIDTH + TRAINING)
+    ours, terminal = os.openpty()
+    try:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+        os.write(ours, b"typed\n")
+        ended = ask("--output", "--json", *words, given=terminal)
+        assert ended.code == 0, ended.error
+        assert "size 33 99 True '' ''" in ended.error
+        assert os.read(terminal, 100) == b"typed\n"
+    finally:
+        os.close(ours)
+        os.close(terminal)

@@ -12,16 +12,17 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final
+from typing import Final
 
 from ullage.base.child_process import ChildProcess, hand_over, new_pipe
 from ullage.base.foreign_files import open_regular
 from ullage.gpu.emulator.emulate import emulate_in
 from ullage.predicting.prediction.command.words import command_of
 from ullage.predicting.prediction.process.listener import ChildReport, Listener, Progress
+from ullage.predicting.prediction.process.terminal import open_empty_terminal
 from ullage.predicting.prediction.ranks.lone_rank import CARDS_OF_A_NODE, environment_of
 from ullage.predicting.prediction.request import Attachment, Request
 
@@ -124,11 +125,12 @@ def _fullness(report: ChildReport) -> tuple[bool, bool, int, int]:
 def _started(
     module: str, arguments: Sequence[str], words: Sequence[str], environment: dict[str, str], *inherited: int
 ) -> ChildProcess:
-    with _standard_input(words) or nullcontext() as given:
+    with ExitStack() as closing:
+        given, *kept = _standard_input(words, closing)
         return ChildProcess(
             module,
             arguments,
-            inherited=inherited,
+            inherited=(*inherited, *kept),
             environment=environment,
             with_flags=False,
             output=subprocess.PIPE,
@@ -147,20 +149,27 @@ def _environment(request: Request) -> dict[str, str]:
     return environment
 
 
-# A terminal is never read.
-def _standard_input(words: Sequence[str]) -> BinaryIO | None:
+# The descriptors that the script inherits for its standard input, the input itself first. `closing` closes them here.
+def _standard_input(words: Sequence[str], closing: ExitStack) -> list[int]:
     with suppress(OSError):
         kind = os.fstat(0).st_mode
+        if os.isatty(0):
+            return [_closed_by(closing, descriptor) for descriptor in open_empty_terminal(0)]
         if stat.S_ISREG(kind):
-            file = open_regular(_OUR_INPUT)
+            file = closing.enter_context(open_regular(_OUR_INPUT))
             file.seek(os.lseek(0, 0, os.SEEK_CUR))
-            return file
+            return [file.fileno()]
         if (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and not _ASKING_FOR_INPUT.isdisjoint(words):
-            again = os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b")
+            again = closing.enter_context(os.fdopen(os.memfd_create("ullage-input", os.MFD_CLOEXEC), "w+b"))
             again.write(_all_of_the_pipe())
             again.seek(0)
-            return again
-    return None
+            return [again.fileno()]
+    return [_closed_by(closing, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))]
+
+
+def _closed_by(closing: ExitStack, descriptor: int) -> int:
+    closing.callback(os.close, descriptor)
+    return descriptor
 
 
 def _all_of_the_pipe() -> bytes:

@@ -1,6 +1,7 @@
 """Decide whether a script fits on a GPU, from the lowest and the highest possible memory use."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ullage.gpu.emulator.profile import profile_of
 from ullage.predicting.epoch.use import EpochUse
@@ -9,6 +10,7 @@ from ullage.predicting.prediction.data.run_result import Elsewhere, Measured, Ru
 from ullage.predicting.prediction.request import Request
 from ullage.predicting.prediction.verdict.outside import outside_of
 from ullage.predicting.prediction.verdict.reason import (
+    completed_steps,
     deciding,
     growth_text,
     lacking_bytes,
@@ -16,8 +18,15 @@ from ullage.predicting.prediction.verdict.reason import (
     reason_of_ending,
     reason_of_size,
     reason_of_unknown,
+    steps_text,
 )
 from ullage.predicting.prediction.verdict.workspace import cudnn_of, doubt_of, guesses_of, spare_of
+
+_STEPS_NEEDED: Final = 2
+"""The completed training steps that a run needs if the time limit ends it.
+
+Most optimizers create their states at the end of the first step, so the second step needs more memory than the first.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +82,23 @@ def judgement_of(request: Request, result: RunResult, measured: Measured, use: E
 
 def _judgement_of_run(request: Request, result: RunResult, measured: Measured, use: ExpectedUse) -> tuple[Verdict, str]:
     spare = spare_of(measured)
-    timed_out = result.outcome.kind == "time" and not any(step.complete for step in measured.steps)
+    is_cut_short = result.outcome.kind == "time" and completed_steps(measured) < _STEPS_NEEDED
     if result.outcome.kind == "oom":
         elsewhere = use.placement is not None and use.placement.fits_somewhere
         is_guessed = lacking_bytes(request, measured.at_oom) <= spare
         verdict = Verdict.UNKNOWN if is_guessed or elsewhere else Verdict.DOES_NOT_FIT
     elif use.low_bytes > use.total_bytes:
         verdict = Verdict.DOES_NOT_FIT
-    elif use.high_bytes > use.total_bytes or timed_out or result.measured is None:
+    elif use.high_bytes > use.total_bytes or is_cut_short or result.measured is None:
         verdict = Verdict.UNKNOWN
     else:
         verdict = Verdict.FITS
-    reason = reason_of_ending(request, result, use.placement, timed_out=timed_out, spare=spare)
+    reason = reason_of_ending(request, result, use.placement, is_cut_short=is_cut_short, spare=spare)
     if reason is None:
         size = reason_of_size(verdict, use.low_bytes, use.high_bytes, use.total_bytes, use.cudnn, use.placement)
         reason = size + growth_text(measured.growth, use.total_bytes - use.high_bytes)
+        if verdict is Verdict.FITS and result.outcome.kind in ("steps", "time"):
+            reason += steps_text(measured)
     return verdict, reason
 
 

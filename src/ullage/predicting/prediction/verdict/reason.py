@@ -20,6 +20,19 @@ def growth_text(growth: Growth | None, free: int) -> str:
     return f" after the steps that ran; every step keeps {text_of_bytes(each)} more{end}"
 
 
+def completed_steps(measured: Measured) -> int:
+    """Return the number of training steps that ended in the run."""
+    return sum(step.complete for step in measured.steps)
+
+
+def steps_text(measured: Measured) -> str:
+    """Return a text that limits a verdict to the steps that ran, if later steps may need more memory."""
+    count = completed_steps(measured)
+    if measured.settled or measured.growth is not None or not count:
+        return ""
+    return " in the first step" if count == 1 else f" in the first {count} steps"
+
+
 def deciding(reads: Sequence[HostRead], *certainties: str) -> list[str]:
     """Return the source lines where a value may affect a tensor size or a branch."""
     places = [
@@ -70,7 +83,7 @@ def _driver_bytes(requested: int) -> int:
 
 
 def reason_of_ending(
-    request: Request, result: RunResult, placement: Placement | None, *, timed_out: bool, spare: int
+    request: Request, result: RunResult, placement: Placement | None, *, is_cut_short: bool, spare: int
 ) -> str | None:
     measured = result.measured
     if result.outcome.kind == "oom":
@@ -92,8 +105,14 @@ def reason_of_ending(
         what = "allocated nothing on the GPU" if result.imported else "did not import torch"
         others = f"; to measure the processes that it starts, give the command instead: python {request.name}"
         return f"the script's own process {what}{'' if request.is_command else others}"
-    if timed_out:
-        return "no optimizer step ended in the given time"
+    if is_cut_short:
+        given = f"within {request.limit_seconds:g} s; allow more time with --seconds"
+        if not completed_steps(measured):
+            return f"no optimizer step ended {given}"
+        return (
+            "most optimizers create their states at the end of the first step, so the second step needs more memory, "
+            f"and only one step ended {given}"
+        )
     return None
 
 
