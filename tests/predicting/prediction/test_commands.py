@@ -385,7 +385,8 @@ def test_a_run_that_its_time_ends_after_one_step_is_not_said_to_fit(ask: Ask, wo
     assert ended.code == 4, ended.error
     assert ended.out.split()[0] == "UNCERTAIN"
     assert "only one step ended within 5 s; allow more time with --seconds" in ended.text
-    (workplace / "waits.py").write_text(f"import time\n{TRAINING}    if step == 1: time.sleep(600)\n")
+    more = "    torch.empty(step + 1, 1 << 22, device='cuda')\n"
+    (workplace / "waits.py").write_text(f"import time\n{TRAINING}{more}    if step == 1: time.sleep(600)\n")
     ended = ask("--seconds", "5", "waits.py")
     assert ended.code == 0, ended.error
     assert "would be used in the first 2 steps." in ended.text

@@ -121,8 +121,8 @@ class Listener:
     _limit: float = 0.0
     _asked: bool = False
     _has_started: bool = False
-    # The ID of a process; 0 if no process is importing torch.
-    _importing: int = 0
+    # The IDs of the processes that are importing torch.
+    _importing: set[int] = field(default_factory=set)
     _importing_since: float = 0.0
     _limit_before_import: float = 0.0
     # From the ID of each process to the time at which it began to wait for another rank.
@@ -207,6 +207,7 @@ class Listener:
             voice = self._voices.get(descriptor)
             if voice is not None:
                 self._waiting_since.pop(voice.process, None)
+                self._end_import(voice, time.monotonic())
             if voice is not None and voice.owner is not None:
                 self._settle(voice, None)
                 if not voice.report.is_final:
@@ -237,12 +238,24 @@ class Listener:
             self._asked = True
             self._limit = time.monotonic() + STOP_SECONDS
             for voice in self._voices.values():
-                if not voice.report.is_final:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(voice.process, STOP_SIGNAL)
+                self._ask_to_stop(voice)
             return any(not each for each in told) or not told
         self.hung = not any(told) and not self.process.has_ended()
         return False
+
+    def _end_import(self, voice: _Voice, now: float) -> None:
+        if voice.process not in self._importing:
+            return
+        self._importing.remove(voice.process)
+        if not self._importing and not self._asked:
+            self._limit = self._limit_before_import + now - self._importing_since
+
+    # Before a process has started its run, the signal would kill it.
+    @staticmethod
+    def _ask_to_stop(voice: _Voice) -> None:
+        if voice.report.started and not voice.report.is_final:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(voice.process, STOP_SIGNAL)
 
     def _take_output(self, data: bytes) -> None:
         text = self._decoder.decode(data)
@@ -272,13 +285,13 @@ class Listener:
                 report.started = True
                 if not self._has_started:
                     self.started(now)
+                if self._asked:
+                    self._ask_to_stop(voice)
                 self.progress("running the script")
             case "import":
                 self._begin_import(voice, now)
             case "imported":
-                if not self._asked and self._importing == voice.process:
-                    self._limit = self._limit_before_import + now - self._importing_since
-                    self._importing = 0
+                self._end_import(voice, now)
                 self.progress("running the script")
             case "waits":
                 self._waiting_since[voice.process] = now
@@ -337,10 +350,10 @@ class Listener:
             else f", {_FURTHER.get(self.request.options['until'] or '', 'until the peaks settle')}"
         )
 
-    # If several processes import torch at the same time, only the first import is excluded from the time limit.
+    # The time during which at least one process imports torch is excluded from the time limit.
     def _begin_import(self, voice: _Voice, now: float) -> None:
-        if not self._importing:
-            self._importing = voice.process
+        if not self._importing and not self._asked:
             self._importing_since, self._limit_before_import = now, self._limit
             self._limit = now + START_SECONDS + self.request.limit_seconds
+        self._importing.add(voice.process)
         self.progress("importing torch")
