@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
-from typing import IO, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tests.forked.client import folders_of, read_once
 from ullage.base import child_process as _child_process
