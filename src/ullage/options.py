@@ -133,7 +133,7 @@ class EveryRunOptions(TypedDict, total=False):
         str | None,
         Option(
             "Kind of rows to generate for a missing data set: text, chat, preference or image. A size may follow, as "
-            "in text:length=2048,rows=64 or image:224.",
+            "in text:length=2048,rows=64 or image:224. Or the columns, as in columns=text:text,label:int:2.",
             panel=DATA,
         ),
     ]

@@ -27,14 +27,18 @@ def test_data_is_described_in_a_line(text: str, data: MadeUpData) -> None:
 @pytest.mark.parametrize(
     ("choice", "sentence"),
     [
-        (MadeUpChoice(data="sound:4"), "made_up_data='sound:4' does not begin with text, chat, preference, image"),
-        (MadeUpChoice(data="text:size=4"), "has 'size'; expected length, rows or column"),
+        (
+            MadeUpChoice(data="sound:4"),
+            "made_up_data='sound:4' does not begin with text, chat, preference, image,",
+        ),
+        (MadeUpChoice(data="chat:classes=4"), "has 'classes'; expected length, rows or column"),
+        (MadeUpChoice(data="text:size=4"), "has 'size'; expected classes, length, rows or column"),
         (MadeUpChoice(data="image:length=4"), "has 'length'; expected classes, height, rows, width or column"),
         (MadeUpChoice(data="text:rows=none"), "has rows=none; expected a number from 1 to 100,000,000"),
         (MadeUpChoice(data="text:length=0"), "has length=0; expected a number from 1 to 10,000,000"),
         (
             MadeUpChoice(lengths="/x"),
-            "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat or",
+            "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat, preference",
         ),
         (
             MadeUpChoice(data="image:224", lengths="/x"),
@@ -69,4 +73,5 @@ def test_common_models_are_known_by_name_whoever_has_uploaded_them() -> None:
     assert (shipped_config("unsloth/Llama-3.3-70B-Instruct") or {})["num_hidden_layers"] == 80
     assert (shipped_config("stable-diffusion-v1-5/stable-diffusion-v1-5", "unet") or {})["cross_attention_dim"] == 768
     assert shipped_config("stable-diffusion-v1-5/stable-diffusion-v1-5") is None
+    assert shipped_config("stabilityai/sd-vae-ft-mse") == shipped_config("runwayml/stable-diffusion-v1-5", "vae")
     assert shipped_config("someone/unknown") is None

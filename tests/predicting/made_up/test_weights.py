@@ -37,7 +37,7 @@ def test_a_model_is_loaded_as_from_a_real_checkpoint(predict: Predict, workplace
     if "words" in ways:  # there is no tokenizer beside a checkpoint
         ended = predict("trains_a_llama.py", "someone/llama", *ways, options=("--json", *RANDOM))
         assert ended.code == 0, ended.error
-        assert any("the tokenizer of someone/llama (bytes, 4,096 words)" in note for note in ended.json["notes"])
+        assert any("the tokenizer of someone/llama (4,096 tokens)" in note for note in ended.json["notes"])
         return
     alone(workplace, "trains_a_llama.py", str(SCRIPTS), "save", "real")
     real = predict("trains_a_llama.py", "real", *ways, options=("--json",))
@@ -140,6 +140,36 @@ def test_files_and_pictures_that_are_not_here(predict: Predict) -> None:
     notes = " ".join(ended.json["notes"])
     assert "generated: the file missing.pt is missing; models that load it keep their initial random values" in notes
     assert "generated: 8 images of 40x48 in place of missing/train" in notes
+
+
+def test_folders_of_objects_are_generated(predict: Predict) -> None:
+    """torchvision's own classes read them, with the sizes and classes that were asked for."""
+    ended = predict("reads_objects.py", options=("--json", "--made-up-data", "image:64x80,rows=5,classes=12"))
+    assert ended.code == 0, ended.error
+    assert "generated: 5 images of 64x80 with 2 objects each in place of missing" in ended.json["notes"]
+
+
+def test_a_hint_does_not_name_the_option_that_was_given(predict: Predict, workplace: Path) -> None:
+    ended = predict("fails.py", "flowers", options=("--made-up-data", "image:32"))
+    assert ended.code == 3
+    assert (
+        "(the images of 'missing' are not on this machine; --made-up-data image:224 generates images for ImageFolder, "
+        "ImageNet, CIFAR, MNIST, PASCAL VOC and COCO alone)"
+    ) in ended.error
+    (workplace / "config.json").write_text('{"model_type": "nothing"}')
+    ended = predict("fails.py", "model", options=("--random-weights", "--config", workplace))
+    assert ended.code == 3
+    assert "--random-weights generates" not in ended.error
+
+
+def test_after_the_first_failed_connection_nothing_is_asked_of_the_hub(predict: Predict) -> None:
+    """Without that, huggingface_hub repeats each request for half a minute."""
+    began = time.monotonic()
+    ended = predict("trains_a_llama.py", "someone/llama", "words", options=("--json", *RANDOM), HF_HUB_OFFLINE="0")
+    assert ended.code == 0, ended.error
+    assert time.monotonic() - began < 60
+    [note] = [note for note in ended.json["notes"] if "no connection to" in note]
+    assert note.startswith("no connection to https://huggingface.co: after the first failed connection, ullage set ")
 
 
 def test_a_folder_with_a_configuration_alone_is_enough(predict: Predict, workplace: Path) -> None:

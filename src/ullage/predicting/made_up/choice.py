@@ -1,17 +1,30 @@
 """The options that make ullage generate model weights or data sets that are missing on this machine."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
 from ullage.base.errors import UsageError, quoted
 from ullage.base.foreign_files import read_regular
+from ullage.predicting.made_up.columns import GRAMMAR, DataColumn
 
-FORMS: Final = ("text", "chat", "preference", "image")
+FORMS: Final = ("text", "chat", "preference", "image", "columns")
 _MOST_LENGTH: Final = 10_000_000
 _MOST_ROWS: Final = 100_000_000
 _MOST_FILE_BYTES: Final = 256 << 20
-_EXAMPLE: Final = "text:length=2048,rows=64, chat:..., preference:... or image:224,rows=64,classes=10"
+_EXAMPLE: Final = (
+    "text:length=2048,rows=64, chat:..., preference:..., image:224,rows=64,classes=10 or "
+    "columns=sentence:text,label:int:2"
+)
+_WORDS: Final = {
+    "text": ("classes", "length", "rows"),
+    "chat": ("length", "rows"),
+    "preference": ("length", "rows"),
+    "image": ("classes", "height", "rows", "width"),
+    "columns": ("classes", "height", "length", "rows", "width"),
+}
+_IMAGE_CLASSES: Final = 10
+_TEXT_CLASSES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +32,7 @@ class MadeUpData:
     """The kind, number and size of the rows in a generated data set."""
 
     form: str
-    """The kind of the generated rows: "text", "chat", "preference" or "image"."""
+    """The kind of the generated rows, one of FORMS."""
     length: int = 512
     """The number of tokens per row, if the user gave no file of lengths."""
     rows: int | None = None
@@ -29,9 +42,17 @@ class MadeUpData:
     """
     height: int = 224
     width: int = 224
-    classes: int = 10
+    classes: int | None = None
+    """The number of classes of labels. None: 10 for images, 2 for other rows."""
     column: str | None = None
     """The name of the column that contains the generated data. None: the usual name for the kind of data."""
+    columns: tuple[DataColumn, ...] = ()
+    """The columns of the form "columns"."""
+
+    @property
+    def class_count(self) -> int:
+        """The number of classes of labels."""
+        return self.classes or (_IMAGE_CLASSES if self.form == "image" else _TEXT_CLASSES)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -40,8 +61,10 @@ class MadeUpData:
         Raises:
             UsageError: the text is not a description of rows.
         """
+        if text.startswith("columns="):
+            return cls._with_columns(text)
         form, _, rest = text.partition(":")
-        if form not in FORMS:
+        if form not in FORMS[:-1]:
             raise UsageError(
                 f"made_up_data={quoted(text)} does not begin with {', '.join(FORMS)}; expected for example {_EXAMPLE}"
             )
@@ -54,6 +77,23 @@ class MadeUpData:
                 data = data._with(text, name.strip(), value.strip())
         return data
 
+    @classmethod
+    def _with_columns(cls, text: str) -> Self:
+        data = cls(form="columns")
+        columns: dict[str, DataColumn] = {}
+        for part in text.removeprefix("columns=").split(","):
+            name, equals, value = part.partition("=")
+            if equals and ":" not in name:
+                data = data._with(text, name.strip(), value.strip())
+                continue
+            column = DataColumn.parse(part.strip())
+            if column.name in columns:
+                raise UsageError(f"made_up_data={quoted(text)} has the column {quoted(column.name)} twice")
+            columns[column.name] = column
+        if not columns:
+            raise UsageError(f"made_up_data={quoted(text)} has no column; expected {GRAMMAR}")
+        return replace(data, columns=tuple(columns.values()))
+
     # The first value of the description has no name. It is an image size or a number of tokens.
     def _sized(self, text: str, size: str) -> Self:
         if self.form != "image":
@@ -62,17 +102,12 @@ class MadeUpData:
         return self._with(text, "height", height)._with(text, "width", width or height)
 
     def _with(self, text: str, name: str, value: str) -> Self:
-        if name == "column" and value:
+        if name == "column" and value and self.form != "columns":
             return replace(self, column=value)
-        words = {each.name for each in fields(self)} - {"form", "column"}
-        if self.form == "image":
-            words -= {"length"}
-        else:
-            words -= {"height", "width", "classes"}
+        words = _WORDS[self.form]
         if name not in words:
-            raise UsageError(
-                f"made_up_data={quoted(text)} has {quoted(name)}; expected {', '.join(sorted(words))} or column"
-            )
+            column = "" if self.form == "columns" else " or column"
+            raise UsageError(f"made_up_data={quoted(text)} has {quoted(name)}; expected {', '.join(words)}{column}")
         most = _MOST_ROWS if name == "rows" else _MOST_LENGTH
         if not value.isdecimal() or not 1 <= int(value[:12]) <= most:
             raise UsageError(f"made_up_data={quoted(text)} has {name}={value}; expected a number from 1 to {most:,}")
@@ -111,13 +146,13 @@ class MadeUpChoice:
         if self.lengths is not None:
             if self.data is None:
                 raise UsageError(
-                    "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat or "
-                    "preference too"
+                    "lengths= gives the lengths of rows for made_up_data=; give made_up_data= text, chat, preference "
+                    "or columns= too"
                 )
             if MadeUpData.parse(self.data).form == "image":
                 raise UsageError(
-                    "lengths= gives lengths of texts, but made_up_data= is for images; expected text, chat or "
-                    "preference"
+                    "lengths= gives lengths of texts, but made_up_data= is for images; expected text, chat, "
+                    "preference or columns="
                 )
             read_lengths(Path(self.lengths))
 

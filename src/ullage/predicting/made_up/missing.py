@@ -13,6 +13,14 @@ _OTHER: Final = frozenset({errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EMFILE
 _NAMES: Final = ("pretrained_model_name_or_path", "pretrained_model_name", "model_name_or_path", "name", "model_name")
 
 
+_given: set[str] = set()
+
+
+def remember_given(options: set[str]) -> None:
+    """Remember which options were given, of "--random-weights" and "--made-up-data". Advice does not name them."""
+    _given.update(options)
+
+
 def is_not_there(error: BaseException) -> bool:
     """Return whether the error means that a file is missing or that the network is unavailable."""
     if isinstance(error, AttributeError):  # transformers 4.57 without a network: a lookup of a file returned None
@@ -41,7 +49,7 @@ def hint_of(error: BaseException) -> str:
         if text := getattr(each, HINT, ""):
             return str(text)
     for each in _chain(error):
-        if isinstance(each, (OSError, RuntimeError, AttributeError)) and (text := _text(each)):
+        if isinstance(each, (OSError, RuntimeError, AttributeError, KeyError)) and (text := _text(each)):
             return text
     return ""
 
@@ -68,34 +76,44 @@ def _text_of_call(module: str, function: str, values: dict[str, Any], error: Bas
     if package == "datasets" and function in ("load_dataset", "load_from_disk") and is_not_there(error):
         name = values.get("path", values.get("dataset_path"))
         why = f"is {_gate('datasets/' + str(name))}" if is_gated(error) else "is not on this machine"
-        return f"the data set {quoted(name)} {why}; --made-up-data text:length=2048,rows=64 generates rows"
+        return f"the data set {quoted(name)} {why}" + _advice("--made-up-data text:length=2048,rows=64 generates rows")
     if package == "torchvision" and function == "__init__" and ".datasets" in module:
-        return (
-            f"the images of {quoted(values.get('root'))} are not on this machine; --made-up-data image:224 "
-            "generates images"
+        return f"the images of {quoted(values.get('root'))} are not on this machine" + _advice(
+            "--made-up-data image:224 generates images",
+            given="--made-up-data image:224 generates images for ImageFolder, ImageNet, CIFAR, MNIST, PASCAL VOC and "
+            "COCO alone",
         )
+    if package == "datasets" and module.endswith("iterable_dataset") and isinstance(error, KeyError):
+        return _advice(
+            "", given=f"--made-up-data columns={error.args[0]}:text,label:int:2 names the columns of streamed rows"
+        ).removeprefix("; ")
     if not is_not_there(error):
         return ""
     if package in ("transformers", "diffusers", "sentence_transformers", "timm") and "from_pretrained" in function:
         name = next((values[each] for each in _NAMES if values.get(each) is not None), None)
         if isinstance(name, (str, os.PathLike)):
             why = f"are {_gate(str(name))}" if is_gated(error) else "are not on this machine"
-            return f"{_what(module)} of {quoted(name)} {why}; --random-weights generates them from the configuration"
+            return f"{_what(module)} of {quoted(name)} {why}" + _advice(
+                "--random-weights generates them from the configuration",
+                given="ullage could not generate them from the configuration",
+            )
+    initial = "with --random-weights the model keeps its initial random weights"
     if module == "torch.serialization" and function == "load" and isinstance(values.get("f"), (str, os.PathLike)):
-        return (
-            f"the file {quoted(values['f'])} does not exist; with --random-weights the model keeps its initial "
-            "random weights"
-        )
+        return f"the file {quoted(values['f'])} does not exist" + _advice(initial)
     if (module, function) == ("torch.hub", "load_state_dict_from_url") or (module, function) == (
         "safetensors.torch",
         "load_file",
     ):
         name = values.get("url", values.get("filename"))
-        return (
-            f"the weights {quoted(name)} are not on this machine; with --random-weights the model keeps its "
-            "initial random ones"
-        )
+        return f"the weights {quoted(name)} are not on this machine" + _advice(initial)
     return ""
+
+
+# Advice does not name an option that was given.
+def _advice(text: str, *, given: str = "") -> str:
+    is_given = any(option in (text or given) for option in _given)
+    found = given if is_given else text
+    return f"; {found}" if found else ""
 
 
 def _what(module: str) -> str:

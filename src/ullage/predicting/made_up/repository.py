@@ -17,7 +17,8 @@ from ullage.base.own_files import OwnFolder
 from ullage.predicting.made_up.choice import MadeUpChoice
 
 CONFIG_NAME: Final = "config.json"
-_CONFIGS: Final = Path(__file__).parent / "configs"
+CONFIGS: Final = Path(__file__).parent / "configs"
+"""The folder with ullage's own configurations of models, and the pieces of words of generated tokenizers."""
 _MOST_BYTES: Final = 16 << 20
 Config = dict[str, Any]
 
@@ -134,12 +135,12 @@ def shipped_config(name: str, subfolder: str = "") -> Config | None:
     The model is found by its name without the organisation, so copies of a model have the same configuration.
     """
     file = _shipped().get(_key(name, subfolder))
-    return read_config(_CONFIGS / file) if file is not None else None
+    return read_config(CONFIGS / file) if file is not None else None
 
 
 @cache
 def _shipped() -> dict[str, str]:
-    index = read_config(_CONFIGS / "index.json") or {}
+    index = read_config(CONFIGS / "index.json") or {}
     return {_key(name, each.get("subfolder", "")): each["file"] for each in index["models"] for name in each["names"]}
 
 

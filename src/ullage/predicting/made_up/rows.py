@@ -1,7 +1,8 @@
 """Generate rows of texts, conversations or preferences with a given number of tokens."""
 
 # A text repeats one short word, which is one token in nearly every tokenizer. If the script has loaded a tokenizer, it
-# counts the tokens of a text, and the text is shortened or extended until it has the wanted number of tokens.
+# counts the tokens of a text, and the text is shortened or extended until it has the wanted number of tokens. At the
+# end the tokens are counted again, because a tokenizer whose vocabulary is missing splits any text into almost nothing.
 
 import random
 from collections.abc import Callable
@@ -14,7 +15,13 @@ _WORD: Final = "the"
 _ROWS: Final = 64
 # These numbers of words show whether each additional word adds the same number of tokens.
 _PROBES: Final = (32, 64, 128)
+# A shorter row can consist of special tokens alone.
+_LEAST_CHECKED: Final = 16
 Row = dict[str, Any]
+
+
+class RowLengthError(RuntimeError):
+    """The tokenizer that the script loaded does not split texts into tokens."""
 
 
 def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
@@ -27,20 +34,28 @@ def lengths_of(choice: MadeUpChoice, data: MadeUpData) -> list[int]:
     return (lengths * -(-rows // len(lengths)))[:rows]
 
 
-def text_rows(data: MadeUpData, lengths: list[int], tokenizer: Any) -> list[Row]:
-    """Return generated rows of texts, conversations or preferences."""
-    make = {"text": _text, "chat": _chat, "preference": _preference}[data.form]
-    made: dict[int, Row] = {}
-    for length in set(lengths):
-        made[length] = make(length, tokenizer, data.column)
+def chat_rows(data: MadeUpData, lengths: list[int], tokenizer: Any) -> list[Row]:
+    """Return generated rows of conversations or preferences.
+
+    Raises:
+        RowLengthError: the tokenizer does not split texts into tokens.
+    """
+    make = {"chat": _chat, "preference": _preference}[data.form]
+    made = {length: make(length, tokenizer, data.column) for length in set(lengths)}
     return [made[length] for length in lengths]
 
 
-def _text(length: int, tokenizer: Any, column: str | None) -> Row:
+def text_of_length(length: int, tokenizer: Any) -> str:
+    """Return a text with a number of tokens, including special tokens. Without a tokenizer, a word is a token.
+
+    Raises:
+        RowLengthError: the tokenizer does not split texts into tokens.
+    """
+
     def count(words: int) -> int:
         return len(tokenizer(_words(words))["input_ids"])
 
-    return {column or "text": _words(fitted(length, count if tokenizer is not None else None))}
+    return _words(fitted(length, count if tokenizer is not None else None))
 
 
 def _chat(length: int, tokenizer: Any, column: str | None) -> Row:
@@ -78,17 +93,32 @@ def _words(number: int) -> str:
 
 
 def fitted(length: int, count: Callable[[int], int] | None) -> int:
-    """Return how many words fit in `length` tokens. Without a tokenizer, a word counts as one token."""
+    """Return how many words fit in `length` tokens. Without a tokenizer, a word counts as one token.
+
+    Raises:
+        RowLengthError: so many words have less than half as many tokens.
+    """
     if count is None:
         return length
     try:
-        first, second, third = (count(words) for words in _PROBES)
-        step = (second - first) // (_PROBES[1] - _PROBES[0])
-        if step and (third - second, second - first) == (step * (_PROBES[2] - _PROBES[1]), step * _PROBES[0]):
-            return max(_PROBES[0] + (length - first) // step, 1)
-        return _searched(length, count)
+        words = _words_for(length, count)
+        reached = count(words)
     except Exception:  # a tokenizer of the user's own that fails
         return length
+    if length >= _LEAST_CHECKED and reached < length // 2:
+        raise RowLengthError(
+            f"the script's tokenizer splits {words:,} words into {reached:,} tokens, so rows of {length:,} tokens "
+            "cannot be generated; expected a tokenizer with a vocabulary, so check that its files are complete"
+        )
+    return words
+
+
+def _words_for(length: int, count: Callable[[int], int]) -> int:
+    first, second, third = (count(words) for words in _PROBES)
+    step = (second - first) // (_PROBES[1] - _PROBES[0])
+    if step and (third - second, second - first) == (step * (_PROBES[2] - _PROBES[1]), step * _PROBES[0]):
+        return max(_PROBES[0] + (length - first) // step, 1)
+    return _searched(length, count)
 
 
 def _searched(length: int, count: Callable[[int], int]) -> int:

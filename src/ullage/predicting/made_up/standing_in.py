@@ -23,10 +23,16 @@ def when_imported(name: str, act: Callable[[Any], None]) -> None:
 def stand_in(module: str, path: str, instead: Callable[..., Any]) -> None:
     """Redirect calls of a module's function or method to `instead`, as soon as the module is imported.
 
-    `path` is the name in the module, such as "Model.load".
+    `path` is the name in the module, such as "Model.load". A version of the library without that name is unchanged.
     """
     *owners, name = path.split(".")
-    when_imported(module, lambda there: around(functools.reduce(getattr, owners, there), name, instead))
+
+    def act(there: Any) -> None:
+        owner = functools.reduce(lambda found, each: getattr(found, each, None), owners, there)
+        if hasattr(owner, name):
+            around(owner, name, instead)
+
+    when_imported(module, act)
 
 
 def around(owner: Any, name: str, instead: Callable[..., Any]) -> None:

@@ -19,3 +19,7 @@ match sys.argv[1]:
         import torchvision
 
         torchvision.datasets.ImageFolder("missing")
+    case "flowers":
+        import torchvision
+
+        torchvision.datasets.Flowers102("missing")

@@ -56,6 +56,8 @@ def measure(
     if outcome.kind == "ended":
         observer.end_backward_step()  # no forward pass followed the last backward pass
     context.notes += _notes(seen)
+    if observer.largest_input and any(note.startswith("generated: ") for note in context.notes):
+        context.notes.append(f"inputs: {observer.largest_input}, the largest input of a forward pass")
     observer.note_everything()
     journal.close()
     gathered = seen.loop.gathered if seen.loop is not None else None

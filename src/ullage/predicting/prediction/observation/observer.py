@@ -100,6 +100,14 @@ class Observer:
         self._module_sizes, self._calls, self._calls_again = (array("q", [0]) for _ in range(3))
         self._roots: dict[int, tuple[int, weakref.ref[nn.Module], bool]] = {}
         self._undo: list[Callable[[], None]] = []
+        self._largest_input: tuple[int, str] = (0, "")
+
+    @property
+    def largest_input(self) -> str:
+        """The shape and the data type of the largest input of a forward pass, such as "8 x 2,048 (int64)". Empty
+        without a forward pass with inputs.
+        """
+        return self._largest_input[1]
 
     @property
     def notes(self) -> list[Note]:
@@ -214,7 +222,12 @@ class Observer:
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
         # The output of another module is an activation, which is recognised by its grad_fn.
         tensors = [*tensors_in(arguments), *tensors_in(keywords)]
-        self._note(Role.INPUTS, [tensor for tensor in tensors if tensor.grad_fn is None])
+        inputs = [tensor for tensor in tensors if tensor.grad_fn is None]
+        self._note(Role.INPUTS, inputs)
+        for tensor in inputs:
+            if tensor.numel() > self._largest_input[0]:
+                shape = " x ".join(f"{size:,}" for size in tensor.shape)
+                self._largest_input = tensor.numel(), f"{shape} ({str(tensor.dtype).removeprefix('torch.')})"
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         if not self.moments.forward_starts and not self._backward_depth:
