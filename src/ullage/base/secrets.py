@@ -334,7 +334,7 @@ def _end_of_value(found: re.Match[str], before: str, after: str, end: re.Pattern
 # A shell writes a single quote like this inside a single-quoted argument.
 _QUOTE_IN_SHELL: Final = "'\"'\"'"
 _QUOTED_IN_SHELL: Final = re.compile(f"{_QUOTE_IN_SHELL}.*?(?:{_QUOTE_IN_SHELL}|$)", re.MULTILINE)
-_ESCAPED: Final = re.compile(r"\\++[\"'].*?(?<!\\)\\++[\"']|[^\s,}\\]*")
+_ESCAPED: Final = re.compile(r"(?<!\\)\\++[\"'].*?(?<!\\)\\++[\"']|[^\s,}\\]*")
 
 
 def _is_told_secret(found: re.Match[str], first: str, *, in_text: bool) -> bool:

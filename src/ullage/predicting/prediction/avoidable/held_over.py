@@ -32,7 +32,7 @@ _STAYS: Final = frozenset((Role.PARAMETERS, Role.GRADIENTS, Role.OPTIMIZER_STATE
 # Memory that only such objects hold is lost to the script.
 _UNREACHABLE: Final = frozenset((HolderKind.GARBAGE, HolderKind.TRACEBACK))
 _PASSES_NEEDED: Final = 2
-_ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]{0,500}\])*$")
+_ATTRIBUTE: Final = re.compile(r"\.(\w+)(\[[^\]]{0,500}\]){0,20}$")
 # The path of a container, without the index of an element.
 _KEY: Final = re.compile(r"^([^\[]* -> \w+)\[.*$")
 _IN_CONTAINER: Final = re.compile(r"\[[^\]]{0,500}\]$")
