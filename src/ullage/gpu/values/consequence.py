@@ -33,6 +33,12 @@ def may_decide(file: str, line: int) -> bool:
     return any(flow.decides(statement) for statement in _statements_at(flow.tree, line))
 
 
+def statements_at(file: str, line: int) -> list[ast.stmt]:
+    """Return the innermost statements of a source line. The list is empty if the source cannot be read."""
+    flow = _flow_of(file)
+    return [] if flow is None else _statements_at(flow.tree, line)
+
+
 class _Flow:
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import torch
 
 from ullage.gpu.tracing.source import Line, callers_line
+from ullage.gpu.values.assertion import passing_truth
 from ullage.gpu.values.consequence import may_decide
 from ullage.gpu.values.content import BlockContent, Certainty
 
@@ -100,13 +101,19 @@ class Reads:
         )
 
     def truth_for(self, dtype: torch.dtype, content: BlockContent) -> bool | None:
-        """Return True if `torch.distributions` reads random values to check them. Return None for all other reads.
+        """Return the value of a random boolean with which a check of the script or of `torch.distributions` passes.
 
-        `torch.distributions` would raise an error for False.
+        Return None if the read is not part of such a check, or if the value is not random.
         """
-        if dtype == torch.bool and content.certainty >= Certainty.DRAWN and _is_called_from(_CHECKING):
+        if dtype != torch.bool or content.certainty < Certainty.DRAWN:
+            return None
+        if _is_called_from(_CHECKING):
             return True
-        return None
+        line = callers_line()
+        if line is None or (truth := passing_truth(line.file, line.line)) is None:
+            return None
+        self.note(ReadKind.BRANCH, "check", Certainty.ASSUMED, dtype.itemsize)
+        return truth
 
     def note(self, kind: ReadKind, operation: str, certainty: Certainty, size_bytes: int) -> None:
         """Count one read of a GPU value for the source line that reads it."""

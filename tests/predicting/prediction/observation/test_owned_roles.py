@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, float]] = {
     "scales in a quantization state": {"parameters": 2.5},
     "scales as an attribute of the weight": {"parameters": 2.25},
     "a table of an ordinary layer": {"parameters": 1, "inputs": 1 + 8 / 1024},
+    "a batch of a class": {"parameters": 4, "inputs": 0.5},
 }
 
 

@@ -371,7 +371,7 @@ _WHY_UNSETTLED = {
 }
 _MEANING = {
     "known": "the same value as on a real GPU",
-    "assumed": "correct if all numbers are finite",
+    "assumed": "correct if all numbers are finite and the script's own checks pass",
     "alike": "assumed to be equal on all ranks",
     "drawn": "random value from the seed",
     "unknown": "UNKNOWN, replaced by zero",

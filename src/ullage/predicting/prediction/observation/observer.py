@@ -27,7 +27,13 @@ from ullage.predicting.prediction.observation.graph_capture import GraphCapture
 from ullage.predicting.prediction.observation.role import Moments, Note
 from ullage.predicting.prediction.phases.hooks import PhaseHooks
 from ullage.predicting.prediction.phases.spans import Marks, NotedCall, reached
-from ullage.training.ownership.contents import gradients_of, optimizer_tensors, owned_by, parts_of_weights
+from ullage.training.ownership.contents import (
+    gradients_of,
+    optimizer_tensors,
+    owned_by,
+    parts_of_weights,
+    tensors_inside,
+)
 from ullage.training.ownership.storage import addresses, is_of_torch_func, tensors_in
 
 # ATen names (torch 2.6 to 2.15) of operators whose output size depends on values in GPU memory.
@@ -220,8 +226,9 @@ class Observer:
         self.moments.forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
+        # Some programs have a class of their own for a batch. Next to tensors, an object is more likely a cache.
+        tensors = [*tensors_in(arguments), *tensors_in(keywords)] or tensors_inside([arguments, keywords])
         # The output of another module is an activation, which is recognised by its grad_fn.
-        tensors = [*tensors_in(arguments), *tensors_in(keywords)]
         inputs = [tensor for tensor in tensors if tensor.grad_fn is None]
         self._note(Role.INPUTS, inputs)
         for tensor in inputs:

@@ -267,6 +267,32 @@ def ordinary() -> None:
     train(net, torch.optim.SGD(net.parameters(), lr=0.1))
 
 
+class Batch:
+    """The class of a batch, as DETR has one: 512 KiB of pictures and a mask."""
+
+    def __init__(self) -> None:
+        self.pictures = torch.randn(256, WIDTH, device="cuda")
+        self.mask = torch.zeros(256, dtype=torch.bool, device="cuda")
+
+
+class TakesBatches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = model()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self.layers(batch.pictures)
+
+
+def batch_of_a_class() -> None:
+    net = TakesBatches()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        net(Batch()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 CASES: dict[str, Callable[[], None]] = {
     "an object in the state": state_object,
     "nested objects in the state": state_nested,
@@ -286,6 +312,7 @@ CASES: dict[str, Callable[[], None]] = {
     "scales in a quantization state": lambda: quantized("state"),
     "scales as an attribute of the weight": lambda: quantized("attribute"),
     "a table of an ordinary layer": ordinary,
+    "a batch of a class": batch_of_a_class,
 }
 
 if __name__ == "__main__":
