@@ -226,7 +226,7 @@ class Observer:
         self.moments.forward_starts.append(self._journal.length() - 1)
         is_trained = self._note_module(module)
         self.phases.enter_forward(is_training=getattr(module, "training", True), is_trained=is_trained)
-        # Some programs have a class of their own for a batch. Next to tensors, an object is more likely a cache.
+        # Some programs define a class for a batch. Next to tensors, an object is more likely a cache.
         tensors = [*tensors_in(arguments), *tensors_in(keywords)] or tensors_inside([arguments, keywords])
         # The output of another module is an activation, which is recognised by its grad_fn.
         inputs = [tensor for tensor in tensors if tensor.grad_fn is None]
