@@ -27,7 +27,7 @@ _INTERNALS: Final = re.compile(
     r"\b(Key|Type|Value|Index|Attribute|Overflow|ZeroDivision|Recursion|Unicode\w+|Assertion)Error\b|Traceback|NoneType|"
     r" object at 0x|<class |std::|\bnanobind\b"
 )
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|asks for .*?, which")
+_QUOTED: Final = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|asks for .*?, which")
 _NEGATIVE: Final = re.compile(r"(?<![\w./:-])-\d[\d.,]* ?(B|KiB|MiB|GiB|TiB|bytes)\b")
 _NO_NUMBER: Final = re.compile(r"(?<![\w.])-?(nan|inf)\b ?(%|B\b|[KMGT]iB)|\bNone (bytes|B|[KMGT]iB)\b")
 _CONTROL: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
