@@ -12,6 +12,8 @@ from ullage.explaining.analysis.growth import Accumulation as Accumulation
 from ullage.explaining.analysis.growth import StepGrowth as StepGrowth
 from ullage.explaining.analysis.holder import LineHolder as LineHolder
 from ullage.explaining.analysis.holder import StreamMemory as StreamMemory
+from ullage.explaining.analysis.label import LabelHolder as LabelHolder
+from ullage.explaining.analysis.pinned import PinnedUse as PinnedUse
 from ullage.explaining.analysis.pinning import Pin as Pin
 from ullage.explaining.analysis.recording import HeldBlock as HeldBlock
 from ullage.explaining.analysis.remedy import Remedy as Remedy
@@ -52,6 +54,7 @@ from ullage.predicting.changes.training.facts import BlockList as BlockList
 from ullage.predicting.changes.training.facts import CodePlace as CodePlace
 from ullage.predicting.changes.training.facts import HeldVariable as HeldVariable
 from ullage.predicting.changes.training.facts import LibraryCall as LibraryCall
+from ullage.predicting.changes.training.facts import LinearHead as LinearHead
 from ullage.predicting.changes.training.facts import LoopFacts as LoopFacts
 from ullage.predicting.changes.training.facts import LossFacts as LossFacts
 from ullage.predicting.changes.training.facts import LossForm as LossForm
@@ -101,12 +104,14 @@ from ullage.recorded.frame import Frame as Frame
 from ullage.recorded.history import Annotation as Annotation
 from ullage.recorded.history import History as History
 from ullage.recorded.history import Labels as Labels
+from ullage.recorded.history import PinnedHistory as PinnedHistory
 from ullage.recorded.history import RecordedStacks as RecordedStacks
 from ullage.recorded.history import Segment as Segment
 from ullage.recorded.history import SnapshotBlock as SnapshotBlock
 from ullage.recorded.message.message import Message as Message
 from ullage.recorded.message.message import OtherProcess as OtherProcess
 from ullage.recorded.message.wording import MessageKind as MessageKind
+from ullage.recorded.release import Release as Release
 from ullage.recorded.settings import Settings as Settings
 from ullage.report.blocks import BlockHistory as BlockHistory
 from ullage.report.blocks import Facet as Facet

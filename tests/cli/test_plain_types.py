@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ullage.base.errors import UsageError
 from ullage.cli.command import Command
 
 
@@ -39,7 +40,6 @@ def app_of(cls: type) -> typer.Typer:
 WORDS: list[list[str]] = [
     ["a.py"],
     ["a.py", "b", "c/d"],
-    ["", "--text", ""],
     ["a.py", "--text", "7", "--none", "None", "--page", "p.html"],
     ["a.py", "--number", "8", "--least", "3", "--share", "1e-3", "--flag"],
     ["a.py", "--many", "x=1", "--many", "y"],
@@ -73,3 +73,11 @@ def test_no_pydantic_is_loaded_for_words(words: list[str], tmp_path: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == "True False", done.stderr
+
+
+@pytest.mark.parametrize("words", [[""], ["a.py", "--text", ""], ["a.py", ""]], ids=repr)
+def test_an_empty_word_is_refused(words: list[str]) -> None:
+    """As a path, an empty text would mean the current folder."""
+    ended = CliRunner().invoke(app_of(Command), words)
+    assert isinstance(ended.exception, UsageError)
+    assert "is empty" in str(ended.exception)
