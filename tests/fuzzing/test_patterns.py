@@ -18,6 +18,7 @@ BUILT_IN_FUNCTIONS = {
     "explaining/analysis/text/situation.py": "when the module is imported",
     "gpu/emulator/cudnn/wheel.py": "of names that stand in the function's module",
     "gpu/emulator/torch_build.py": "of names that stand in the function's module",
+    "predicting/made_up/columns.py": "of constants of the module, for names of columns",
     "recorded/message/counted_messages.py": "of constants that are measured",
     "recorded/message/disguise.py": "of words that stand in the module, without a repeat",
     "recorded/message/program_wording.py": "when the module is imported",

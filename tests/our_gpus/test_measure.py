@@ -135,7 +135,7 @@ def test_an_inherited_emulation_is_not_taken_for_a_gpu(environment: dict[str, st
         environment.clear()
         environment.update(before)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: no GPU answers")
+    assert done.stderr.startswith("error: the environment emulates a GPU; name it with --emulate")
 
 
 def test_two_at_once_are_refused(environment: dict[str, str], run: Run, tmp_path: Path) -> None:

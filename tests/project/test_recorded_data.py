@@ -23,7 +23,7 @@ PUBLIC = frozenset(
 """Texts that their authors published with paths of their own machines."""
 ALLOWED = (
     *("/home/user/", "/home/u/", "/home/me/", "/opt/venv/", "/opt/conda/", "/venv/", "/data/", "/w/", "/v/"),
-    *("/usr/", "/etc/", "/dev/", "/proc/", "/sys/", "/bin/", "/kaggle/"),
+    *("/usr/", "/lib/", "/etc/", "/dev/", "/proc/", "/sys/", "/bin/", "/kaggle/"),
     *("/pytorch/", "/__w/pytorch/", "/tmp/ipykernel_"),  # PyTorch's wheels are built in the first two
 )
 """The folders that any machine has, and neutral ones."""

@@ -22,8 +22,11 @@ def block(mib):
 def limit():
     torch.cuda.set_per_process_memory_fraction(0.5)
     kept = [block(100) for _ in range(40)]
-def full():
-    kept = [block(100) for _ in range(40)]
+def full():  # on lines of their own: many blocks of one line would be a leak in a loop
+    model = block(1500)
+    batch = block(1500)
+    result = block(1500)
+    return model, batch, result
 def leak():
     weight = torch.zeros(1 << 20, device="cuda", requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

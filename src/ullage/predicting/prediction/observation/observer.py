@@ -233,7 +233,8 @@ class Observer:
         self._note(Role.INPUTS, inputs)
         for tensor in inputs:
             if tensor.numel() > self._largest_input[0]:
-                shape = " x ".join(f"{size:,}" for size in tensor.shape)
+                # The ragged dimension of a nested tensor is a symbol.
+                shape = " x ".join(f"{size:,}" if type(size) is int else "ragged" for size in tensor.shape)
                 self._largest_input = tensor.numel(), f"{shape} ({str(tensor.dtype).removeprefix('torch.')})"
 
     def _around_backward(self, original: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
