@@ -171,16 +171,11 @@ def _is_anchored(file: str, line: int) -> bool:
 def slowness_of(pattern: Pattern) -> str | None:
     """Return on which text the time of a pattern grows faster than the text, or None."""
     for head, piece in texts_for(pattern.compiled):
-        # On a busy machine, one measurement may be wrong: a slow pattern is slow each time.
-        if all(_seems_slow(pattern, head, piece) for _ in range(3)):
+        if _seconds(pattern, head, piece, 48) > 0.2 or (
+            _seconds(pattern, head, piece, FIRST) > FEW_SECONDS_EACH * FIRST and _is_slow(pattern, head, piece)
+        ):
             return f"{pattern.place}: {pattern.compiled.pattern[:200]!r} on {head!r} and {piece!r} repeated"
     return None
-
-
-def _seems_slow(pattern: Pattern, head: str, piece: str) -> bool:
-    return _seconds(pattern, head, piece, 48) > 0.2 or (
-        _seconds(pattern, head, piece, FIRST) > FEW_SECONDS_EACH * FIRST and _is_slow(pattern, head, piece)
-    )
 
 
 def _is_slow(pattern: Pattern, head: str, piece: str) -> bool:
