@@ -1,8 +1,8 @@
 """The time of every regular expression of the package grows no faster than the text that it reads."""
 
 import ast
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
